@@ -1,0 +1,111 @@
+"""Specs: what a pipeline is, as frozen data. Everything that starts a process starts from one of these.
+
+A spec is made by a pipeline module in Python or by the deploy YAML reader; both end here. Specs hold data only:
+functions are dotted paths (``package.module:name``), so that a spec can be printed, compared and sent to a child.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Literal
+
+import attrs
+
+__all__ = ["Deadlines", "EdgeMode", "InputSpec", "Limits", "Modality", "PipelineSpec", "StageSpec"]
+
+EdgeMode = Literal["whole", "segments", "chunks"]
+Modality = Literal["text", "audio", "image", "video", "embedding"]
+
+
+def _frozen_map(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value or {}))
+
+
+@attrs.frozen(kw_only=True)
+class Deadlines:
+    """Seconds that one stage is given. ``None`` for ``hang_s`` means the engine kind's default (vLLM 60, ours 10)."""
+
+    start_s: float = 600.0
+    placement_s: float = 30.0
+    edge_s: float = 60.0
+    silence_s: float = 5.0
+    hang_s: float | None = None
+    stop_s: float = 10.0
+    kill_s: float = 2.0
+    stable_s: float = 60.0
+    backoff_first_s: float = 0.5
+    backoff_max_s: float = 30.0
+
+
+@attrs.frozen(kw_only=True)
+class InputSpec:
+    """One edge of the graph, seen from its consumer.
+
+    ``split`` (``segments`` only) is the dotted path of a pure function ``(text, finished) -> (segments, rest)``.
+    """
+
+    stage: str
+    mode: EdgeMode = "whole"
+    split: str | None = None
+    parts_in_flight: int = 4
+
+
+@attrs.frozen(kw_only=True)
+class StageSpec:
+    """One node of the graph: an engine kind, a model and how many copies of it run.
+
+    ``transform`` is the dotted path of ``f(upstream, request) -> prompt`` (see ``lifecycle.Upstream``); without it a
+    root stage gets the user's prompt and an inner stage its single producer's token ids (LLM) or tensors.
+    ``cheap`` declares that the transform takes microseconds, so that it runs inline and not in a thread.
+    ``output`` is the modality a user can ask for, or None for an inner stage.
+    ``params`` are the default sampling parameters; ``fixed_params`` cannot be overridden by a caller.
+    """
+
+    name: str
+    engine: str
+    model: str = ""
+    engine_args: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)
+    devices: str | None = None
+    env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen_map)
+    python: str | None = None
+    replicas: int = 1
+    inputs: tuple[InputSpec, ...] = attrs.field(default=(), converter=tuple)
+    transform: str | None = None
+    cheap: bool = True
+    output: Modality | None = None
+    params: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)
+    fixed_params: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)
+    deadlines: Deadlines = Deadlines()
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """What the house holds at once, and how far a reader may fall behind.
+
+    ``max_requests`` counts slots (a request with ``n=4`` takes four); ``max_bytes`` counts prompts;
+    ``stream_bytes`` is one request's unread output.
+    """
+
+    max_requests: int = 10_000
+    max_bytes: int = 1 << 30
+    stream_bytes: int = 64 << 20
+
+
+@attrs.frozen(kw_only=True)
+class PipelineSpec:
+    """A named graph of stages. ``drain_s`` and ``abort_s`` are the runtime's own rungs of the shutdown ladder."""
+
+    name: str
+    stages: tuple[StageSpec, ...] = attrs.field(converter=tuple)
+    limits: Limits = Limits()
+    drain_s: float = 30.0
+    abort_s: float = 5.0
+    description: str = ""
+
+    def stage(self, name: str) -> StageSpec:
+        """The stage called ``name``; KeyError if there is none."""
+        for stage in self.stages:
+            if stage.name == name:
+                return stage
+        raise KeyError(name)
