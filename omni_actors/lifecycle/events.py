@@ -13,7 +13,18 @@ import msgspec
 
 from omni_actors._errors import EngineDead, OmniError
 
-__all__ = ["Batch", "Event", "LeaseFailed", "Output", "Payload", "Produced", "Released", "ReplicaDied", "TensorChunk", "TextChunk"]
+__all__ = [
+    "Batch",
+    "Event",
+    "LeaseFailed",
+    "Output",
+    "Payload",
+    "Produced",
+    "Released",
+    "ReplicaDied",
+    "TensorChunk",
+    "TextChunk",
+]
 
 
 class TextChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,7 +65,10 @@ Payload = TextChunk | TensorChunk
 
 
 class Produced(msgspec.Struct, frozen=True):
-    """A lease made something. ``finished``: it makes nothing more. ``released``: its engine holds nothing for it any more."""
+    """A lease made something.
+
+    ``finished``: it makes nothing more. ``released`` (only with ``finished``): its engine holds nothing for it any more.
+    """
 
     key: str
     payload: Payload | None

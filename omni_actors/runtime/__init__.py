@@ -1,0 +1,20 @@
+"""The runtime: request handler, router, streams, the shutdown ladder, and ``open_omni`` that holds them."""
+
+from ._handler import AbortReport, StageInput, Unconfirmed
+from ._omni import Health, OmniRuntime
+from ._open import open_omni
+from ._shutdown import ShutdownReport
+from ._stream import Stream
+from ._world import World
+
+__all__ = [
+    "AbortReport",
+    "Health",
+    "OmniRuntime",
+    "ShutdownReport",
+    "StageInput",
+    "Stream",
+    "Unconfirmed",
+    "World",
+    "open_omni",
+]

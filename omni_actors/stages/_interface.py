@@ -8,13 +8,15 @@ the one verdict; it is the only caller of most of these methods.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import Event
-from omni_actors.transport import Transport
+
+if TYPE_CHECKING:
+    from omni_actors.config.specs import StageSpec
+    from omni_actors.transport import Transport
 
 __all__ = ["Emit", "EngineKind", "Frontend", "Launch", "Launcher", "Process", "StageClient", "Work"]
 
@@ -159,7 +161,9 @@ class EngineKind(Protocol):
     def frontend(self, spec: StageSpec) -> Frontend:
         """Make the stage's front-end. Slow and blocking: called in a thread, beside the engines' start."""
 
-    def client(self, spec: StageSpec, frontend: Callable[[], Frontend], transport: Transport, *, replica: int, generation: int) -> StageClient:
+    def client(
+        self, spec: StageSpec, frontend: Callable[[], Frontend], transport: Transport, *, replica: int, generation: int
+    ) -> StageClient:
         """A client for one generation. ``frontend`` returns it once made; valid from the handshake on."""
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:

@@ -6,8 +6,10 @@ inside a live pipe; after a peer's death everything of it may be lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Frame", "Message", "Socket", "Transport"]
 

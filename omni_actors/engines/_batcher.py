@@ -1,0 +1,214 @@
+"""The batch of a GenerationEngine: which items wait, which are at work, what is called next. Does no I/O of its own.
+
+Owns all items; used by one thread. It reads messages from ``inbox`` and says messages through ``post``; it calls the
+hosted class and survives whatever that raises. Each item that came ends in exactly one Released or Failed (I11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from omni_actors._errors import ProtocolError
+from omni_actors.engines._generator import Chunk, Generator, Item, first_line, optional_step
+from omni_actors.wire import omni as wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Batcher", "Status"]
+
+
+@attrs.define
+class Status:
+    """What the I/O thread tells the host about the working thread. Written by the latter alone, read by both.
+
+    ``busy_since`` is ``time.monotonic()`` at the start of the present call into the class, ``made`` counts chunks.
+    """
+
+    busy_since: float | None = None
+    made: int = 0
+
+
+@attrs.define(eq=False)
+class _Live:
+    item: Item
+    chunks: Iterator[Chunk]
+    seq: int = 0
+
+
+class Batcher:
+    """Batches items for one hosted class.
+
+    ``inbox`` gives the next message or None; ``post`` takes a message with its frames, and may wait for room.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        *,
+        max_batch: int,
+        inbox: Callable[[], wire.Message | None],
+        post: Callable[[wire.Message, list[wire.Frame]], None],
+        status: Status,
+    ) -> None:
+        self._generator = generator
+        self._step = optional_step(generator)
+        self._joinable = bool(getattr(generator, "joinable", True))
+        self._max_batch = max_batch
+        self._inbox, self._post, self._status = inbox, post, status
+        # Bounded by the host's admission: every entry is a lease that the host holds credits for.
+        self._waiting: list[tuple[int, int, wire.Submit]] = []
+        self._arrivals = itertools.count()
+        self._live: dict[str, _Live] = {}
+
+    @property
+    def idle(self) -> bool:
+        """Whether a round would do nothing."""
+        return not (self._waiting or self._live)
+
+    def take(self, message: wire.Message) -> None:
+        """Take note of one message of the host."""
+        match message:
+            case wire.Submit():
+                heapq.heappush(self._waiting, (message.priority, next(self._arrivals), message))
+            case wire.Abort(keys=keys):
+                self._abort(set(keys))
+            case wire.Call():
+                self._call(message)
+
+    def round(self) -> None:
+        """Admit, step, and one chunk of each live item. Aborts that arrive meanwhile act before the next chunk."""
+        self._take_all()
+        self._admit()
+        self._step_batch()
+        for live in list(self._live.values()):
+            self._take_all()
+            if live.item.key in self._live:
+                self._advance(live)
+
+    def _take_all(self) -> None:
+        while (message := self._inbox()) is not None:
+            self.take(message)
+
+    def _admit(self) -> None:
+        if self._live and not self._joinable:
+            return
+        while self._waiting and len(self._live) < self._max_batch:
+            submit = heapq.heappop(self._waiting)[2]
+            item = Item(key=submit.key, prompt=submit.prompt, params=submit.params, index=submit.index)
+            try:
+                with self._inside():
+                    chunks = iter(self._generator.start(item))
+            except Exception as error:
+                self._fail(item.key, error)
+            else:
+                self._live[item.key] = _Live(item, chunks)
+
+    def _step_batch(self) -> None:
+        if not self._live:
+            return
+        try:
+            with self._inside():
+                self._step([live.item for live in self._live.values()])
+        except Exception as error:
+            for key in list(self._live):
+                self._leave(key)
+                self._fail(key, error)
+
+    def _advance(self, live: _Live) -> None:
+        key = live.item.key
+        try:
+            with self._inside():
+                chunk = next(live.chunks, None)
+            finished = chunk is None or _checked(chunk).finished
+            self._say(_output(live, chunk or Chunk(finished=True), finished))
+        except Exception as error:
+            self._leave(key)
+            self._fail(key, error)
+            return
+        live.seq += 1
+        self._status.made += 1
+        if finished:
+            self._leave(key)
+            self._say(wire.Released(key))
+
+    def _abort(self, keys: set[str]) -> None:
+        kept = [entry for entry in self._waiting if entry[2].key not in keys]
+        gone = {entry[2].key for entry in self._waiting} & keys
+        if gone:
+            heapq.heapify(kept)
+            self._waiting = kept
+        for key in keys & self._live.keys():
+            self._leave(key)
+            gone.add(key)
+        for key in sorted(gone):
+            self._say(wire.Released(key))
+
+    def _leave(self, key: str) -> None:
+        """Take the item out of the batch and close its iterator. What the class raises in closing cannot stop that."""
+        close = getattr(self._live.pop(key).chunks, "close", None)
+        if close is None:
+            return
+        try:
+            with self._inside():
+                close()
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+
+    def _fail(self, key: str, error: Exception) -> None:
+        traceback.print_exception(error, file=sys.stderr)
+        self._say(wire.Failed(key, f"{type(error).__name__}: {first_line(error)}"))
+
+    def _call(self, call: wire.Call) -> None:
+        method = None if call.method.startswith("_") else getattr(self._generator, call.method, None)
+        if not callable(method):
+            self._say(wire.CallResult(call.id, error=f"{type(self._generator).__name__} has no method {call.method!r}"))
+            return
+        try:
+            with self._inside():
+                value = method(*call.args)
+            self._say(wire.CallResult(call.id, value))
+        except Exception as error:
+            self._say(wire.CallResult(call.id, error=f"{type(error).__name__}: {first_line(error)}"))
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Inside the class: if this never ends, ``busy_since`` shows it."""
+        self._status.busy_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._status.busy_since = None
+
+    def _say(self, message: wire.Message) -> None:
+        """Raises TypeError or ValueError for a message that the host could not read: the class's values are in it."""
+        frames = wire.encode(message)
+        try:
+            wire.decode(frames)
+        except ProtocolError as error:
+            raise ValueError(error.message) from None
+        self._post(message, frames)
+
+
+def _checked(chunk: Any) -> Chunk:
+    if not isinstance(chunk, Chunk):
+        raise TypeError(f"an item's iterator gave a {type(chunk).__name__}, not a Chunk")
+    return chunk
+
+
+def _output(live: _Live, chunk: Chunk, finished: bool) -> wire.Output:
+    tensors = {
+        name: value if isinstance(value, wire.Tensor) else wire.Tensor.from_numpy(value)
+        for name, value in chunk.tensors.items()
+    }
+    reason = (chunk.finish_reason or "stop") if finished else None
+    return wire.Output(live.item.key, live.seq, tensors, dict(chunk.meta), finished, reason)

@@ -1,0 +1,100 @@
+"""What a GenerationEngine hosts: the interface of a user's class, and how it is found and made."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+__all__ = ["Chunk", "Generator", "Item", "Unloadable", "load_generator"]
+
+
+@attrs.frozen(kw_only=True)
+class Chunk:
+    """One piece of an item's output: tensors (ndarrays, or ``wire.omni.Tensor``) by name, plain values beside them.
+
+    ``meta["text"]`` makes it a piece of text. ``finished`` ends the item with this chunk; without it the item ends when
+    its iterator does. ``finish_reason`` goes out with the end.
+    """
+
+    tensors: Mapping[str, Any] = attrs.field(factory=dict)
+    meta: Mapping[str, Any] = attrs.field(factory=dict)
+    finished: bool = False
+    finish_reason: str | None = None
+
+
+@attrs.define(kw_only=True, eq=False)
+class Item:
+    """One piece of work. ``prompt`` and ``params`` are what the caller gave; ``index`` is the sample, 0 … n-1.
+
+    ``state`` belongs to the class: the engine never looks at it.
+    """
+
+    key: str
+    prompt: Any
+    params: Mapping[str, Any]
+    index: int = 0
+    state: Any = None
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """The interface of a hosted class. It is made once, as ``Class(**engine_args)``, and called from one thread.
+
+    Work is done in rounds. In a round the engine admits waiting items (up to ``max_batch``), calls ``step`` if there is
+    one, then takes one chunk of each item's iterator. So a class without batching is one generator function::
+
+        class Beep:
+            def start(self, item):
+                for n in item.prompt:
+                    yield Chunk(tensors={"audio": beep(n)}, meta={"sample_rate": 24_000})
+
+    and a batching one does its shared computation in ``step`` and hands it out in the iterators by ``item.state``.
+
+    - An abort takes effect before the next chunk: the iterator is closed (``GeneratorExit`` at its ``yield``), and the
+      item is in no later ``step``.
+    - What ``start`` or an iterator raises fails that item alone; what ``step`` raises fails every item in the batch.
+    - ``joinable = False`` (an attribute of the class): no item joins while others are at work.
+    - Public methods can be called from the host (``call``) between rounds, with and for plain values.
+    - A computation that keeps Python's interpreter lock for longer than the stage's ``hang_s`` looks frozen to the host.
+
+    Optional, thus not part of the Protocol's check: ``joinable: bool`` and
+    ``step(self, batch: Sequence[Item]) -> None``.
+    """
+
+    def start(self, item: Item) -> Iterator[Chunk]:
+        """Begin an item: the iterator of its chunks. May set ``item.state`` for ``step``, which comes first."""
+        ...
+
+
+class Unloadable(Exception):
+    """Raised when a class cannot be made; the message is one line that names it."""
+
+
+def load_generator(path: str, args: Mapping[str, Any]) -> Generator:
+    """Make the class at ``package.module:Class`` with these keyword arguments. Raises Unloadable."""
+    module_name, _, name = path.partition(":")
+    try:
+        made = getattr(importlib.import_module(module_name), name)(**args)
+    except Exception as error:
+        raise Unloadable(f"{path} cannot be started: {type(error).__name__}: {first_line(error)}") from error
+    if not isinstance(made, Generator):
+        raise Unloadable(f"{path} cannot be started: it has no method start(item)")
+    return made
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's own words."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else "no further words"
+
+
+def optional_step(generator: Generator) -> Any:
+    """The class's ``step``, or a function that does nothing."""
+    return getattr(generator, "step", _no_step)
+
+
+def _no_step(batch: Sequence[Item]) -> None:
+    """What a class without batching does before a round."""

@@ -1,0 +1,247 @@
+"""What the request table holds: requests, their leases, and how far each stage of a request is.
+
+All of it is mutable and owned by one ``RequestTable``; nobody else writes to it. What leaves it (``Terminal``,
+``StageResult``, ``Timing``) is frozen.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from omni_actors._errors import OmniError
+
+from ._graph import Node, Plan
+from ._states import LeaseState, RequestState
+from .events import Output, Payload, TextChunk
+
+__all__ = ["Kind", "Lease", "Part", "Record", "RequestView", "StageProgress", "StageResult", "Terminal", "Timing"]
+
+
+class Kind(enum.Enum):
+    """How a request ended."""
+
+    FINISHED = "finished"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    TIMED_OUT = "timed out"
+
+
+@attrs.frozen
+class RequestView:
+    """What a transform may see of the request: the user's own words."""
+
+    request_id: str
+    prompt: Any
+    modalities: tuple[str, ...]
+    params: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class StageResult:
+    """Everything that one part and choice of a stage made. ``tensors``: name -> its pieces, in order."""
+
+    stage: str
+    part: int = 0
+    index: int = 0
+    text: str = ""
+    token_ids: list[int] = attrs.field(factory=list)
+    tensors: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
+    meta: Mapping[str, Any] = attrs.field(factory=dict)
+    finish_reason: str | None = None
+
+    @classmethod
+    def of(cls, stage: str, part: int, index: int, payloads: Sequence[Payload]) -> StageResult:
+        """Add up what was produced."""
+        texts: list[str] = []
+        tokens: list[int] = []
+        tensors: dict[str, list[Any]] = {}
+        meta: dict[str, Any] = {}
+        reason = None
+        for payload in payloads:
+            reason = payload.finish_reason or reason
+            if isinstance(payload, TextChunk):
+                texts.append(payload.text)
+                tokens.extend(payload.token_ids)
+            else:
+                meta.update(payload.meta)
+                for name, tensor in payload.tensors.items():
+                    tensors.setdefault(name, []).append(tensor)
+        return cls(
+            stage=stage,
+            part=part,
+            index=index,
+            text="".join(texts),
+            token_ids=tokens,
+            tensors={name: tuple(pieces) for name, pieces in tensors.items()},
+            meta=meta,
+            finish_reason=reason,
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Timing:
+    """When a stage got its first input, went to an engine, made its first and its last output; absolute seconds."""
+
+    stage: str
+    ready_at: float | None = None
+    submitted_at: float | None = None
+    first_at: float | None = None
+    finished_at: float | None = None
+    tokens: int = 0
+    audio_s: float = 0.0
+
+
+@attrs.frozen(kw_only=True)
+class Terminal:
+    """The one last event of a request, with everything produced so far.
+
+    ``stage`` is where it failed, else where the request was heading. ``results`` maps each stage that worked to its
+    results, in (part, choice) order. ``prompt_tokens`` are those of the stages the user's prompt went to.
+    """
+
+    kind: Kind
+    request_id: str
+    stage: str
+    reason: str | None = None
+    error: OmniError | None = None
+    results: Mapping[str, tuple[StageResult, ...]] = attrs.field(factory=dict)
+    timings: tuple[Timing, ...] = ()
+    submitted_at: float = 0.0
+    at: float = 0.0
+    prompt_tokens: int = 0
+
+    def text(self, stage: str | None = None, index: int = 0) -> str:
+        """What choice ``index`` of ``stage`` said (default: of the first stage that made text)."""
+        for name, results in self.results.items():
+            if stage in (None, name) and any(r.token_ids or r.text for r in results):
+                return "".join(r.text for r in results if r.index == index)
+        return ""
+
+    def token_ids(self, stage: str, index: int = 0) -> list[int]:
+        """The tokens that choice ``index`` of ``stage`` made."""
+        return [token for r in self.results.get(stage, ()) if r.index == index for token in r.token_ids]
+
+
+@attrs.define(eq=False)
+class Lease:
+    """One ADD to one replica. Its key is all that the engine knows of the request."""
+
+    key: str
+    record: Record
+    stage: str
+    part: int
+    index: int
+    replica: int
+    generation: int
+    state: LeaseState = LeaseState.LIVE
+
+
+@attrs.define(eq=False)
+class Part:
+    """One part of one stage: its choices' payloads, and the outputs that must wait for earlier parts."""
+
+    samples: int
+    finished: int = 0
+    payloads: dict[int, list[Payload]] = attrs.field(factory=dict)
+    held: list[Output] = attrs.field(factory=list)
+    answered: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether every sample has finished."""
+        return self.finished == self.samples
+
+
+@attrs.define(eq=False)
+class StageProgress:
+    """How far one stage of one request is.
+
+    ``total`` is the number of parts, known from the start (1) or, below a splitter, when the splitter's source has
+    finished. ``opened`` parts were forwarded, in order. ``delivering`` is the part whose outputs may reach the user.
+    ``segments`` are those cut for this stage and not forwarded yet; ``rest`` is the splitter's uncut text.
+    """
+
+    node: Node
+    total: int | None = 1
+    opened: int = 0
+    done: int = 0
+    delivering: int = 0
+    parts: dict[int, Part] = attrs.field(factory=dict)
+    segments: deque[str] = attrs.field(factory=deque)
+    rest: str = ""
+    ready_at: float | None = None
+    submitted_at: float | None = None
+    first_at: float | None = None
+    finished_at: float | None = None
+    tokens: int = 0
+    audio_s: float = 0.0
+
+    @property
+    def complete(self) -> bool:
+        """Whether this stage makes nothing more for this request."""
+        return self.total is not None and self.done == self.total
+
+    def results(self) -> tuple[StageResult, ...]:
+        """Everything so far, in (part, choice) order."""
+        return tuple(
+            StageResult.of(self.node.name, number, index, payloads)
+            for number, part in sorted(self.parts.items())
+            for index, payloads in sorted(part.payloads.items())
+        )
+
+    def count(self, payload: Payload, now: float) -> None:
+        """Keep the statistics."""
+        if self.first_at is None:
+            self.first_at = now
+        self.finished_at = now
+        if isinstance(payload, TextChunk):
+            self.tokens += len(payload.token_ids)
+        elif (audio := payload.tensors.get("audio")) is not None and (rate := payload.meta.get("sample_rate")):
+            self.audio_s += audio.shape[0] / rate
+
+    def timing(self) -> Timing:
+        """The statistics, frozen."""
+        return Timing(
+            stage=self.node.name,
+            ready_at=self.ready_at,
+            submitted_at=self.submitted_at,
+            first_at=self.first_at,
+            finished_at=self.finished_at,
+            tokens=self.tokens,
+            audio_s=self.audio_s,
+        )
+
+
+@attrs.define(eq=False)
+class Record:
+    """One request. ``sink`` is the runtime's own (its stream); the table never looks into it."""
+
+    key: str
+    view: RequestView
+    plan: Plan
+    stages: dict[str, StageProgress]
+    slots: int
+    nbytes: int
+    submitted_at: float
+    sink: Any = None
+    priority: int = 0
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+    state: RequestState = RequestState.ADMITTED
+    leases: dict[str, Lease] = attrs.field(factory=dict)
+    terminal: Terminal | None = None
+    prompt_tokens: int = 0
+
+    @property
+    def request_id(self) -> str:
+        """The user's id."""
+        return self.view.request_id
+
+    @property
+    def settled(self) -> bool:
+        """The fence: nothing of this request is delivered or forwarded any more."""
+        return self.terminal is not None

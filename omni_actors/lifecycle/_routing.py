@@ -1,0 +1,214 @@
+"""Routing: what follows from one event of one lease. Decides and updates the record in one synchronous step.
+
+The order of things in a request is never programmed: after each change ``advance`` looks at the whole plan and opens
+whatever can be opened now. That is what makes fan-out, fan-in, segments and their mixtures one piece of code (I9).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+
+from omni_actors._errors import EngineRejected, OmniError, TransformFailed
+
+from ._record import Part, Record, StageProgress, StageResult
+from .events import Output, Payload, TextChunk
+
+if TYPE_CHECKING:
+    from ._graph import Edge
+
+__all__ = ["Decision", "Deliver", "Fail", "Finish", "Forward", "advance", "opened", "produced", "rejected"]
+
+
+@attrs.frozen
+class Deliver:
+    """Give this to the user."""
+
+    output: Output
+
+
+@attrs.frozen
+class Forward:
+    """Give this stage its input: ``upstream`` holds the results of its producers (of one part, or whole)."""
+
+    stage: str
+    part: int
+    upstream: Mapping[str, StageResult]
+
+
+@attrs.frozen
+class Finish:
+    """Everything the user asked for is there."""
+
+
+@attrs.frozen
+class Fail:
+    """The request cannot go on."""
+
+    stage: str
+    error: OmniError
+
+
+Decision = Deliver | Forward | Finish | Fail
+
+
+def opened(record: Record, stage: str, part: int, samples: int) -> None:
+    """A forward has become ``samples`` leases."""
+    assert samples > 0, "a part that nobody works on would never finish"
+    record.stages[stage].parts[part].samples = samples
+
+
+def produced(
+    record: Record, stage: str, part: int, index: int, payload: Payload | None, finished: bool, now: float
+) -> list[Decision]:
+    """A lease made something, finished, or both. ``now`` in seconds.
+
+    The decisions are carried out in order, up to the first that ends the request: what follows a Fail is void.
+    """
+    progress = record.stages[stage]
+    mine = progress.parts[part]
+    decisions: list[Decision] = []
+    if payload is not None:
+        mine.answered = True
+        mine.payloads.setdefault(index, []).append(payload)
+        progress.count(payload, now)
+        if stage in record.plan.finals:
+            _deliver(record, progress, part, index, payload, decisions)
+        if index == 0 and isinstance(payload, TextChunk):
+            _cut(record, stage, payload.text, decisions)
+    if finished:
+        mine.finished += 1
+        if mine.done:
+            decisions += _part_done(record, progress)
+    return decisions
+
+
+def _deliver(
+    record: Record, progress: StageProgress, part: int, index: int, payload: Payload, decisions: list[Decision]
+) -> None:
+    modality = progress.node.output
+    assert modality is not None, "a final stage has a modality"
+    output = Output(record.view.request_id, progress.node.name, modality, payload, index, part)
+    if part > progress.delivering:
+        progress.parts[part].held.append(output)
+    else:
+        decisions.append(Deliver(output))
+
+
+def _part_done(record: Record, progress: StageProgress) -> list[Decision]:
+    progress.done += 1
+    decisions: list[Decision] = list(_release_held(progress))
+    if progress.complete:
+        _cut(record, progress.node.name, "", decisions, finished=True)
+    return decisions + advance(record)
+
+
+def _release_held(progress: StageProgress) -> Iterator[Deliver]:
+    """The reorder buffer: parts reach the user in order, each streaming once its predecessors are done."""
+    while (part := progress.parts.get(progress.delivering)) is not None:
+        yield from map(Deliver, part.held)
+        part.held.clear()
+        if not part.done:
+            return
+        progress.delivering += 1
+
+
+# ---------------------------------------------------------------------- segments
+
+
+def _cut(record: Record, source: str, text: str, decisions: list[Decision], *, finished: bool = False) -> None:
+    """Feed the source's new text to the splitters behind it, and open what they cut off."""
+    for node, edge in record.plan.consumers[source]:
+        if edge.mode != "segments":
+            continue
+        consumer = record.stages[node.name]
+        try:
+            _feed(consumer, edge, text, finished=finished)
+        except Exception as error:
+            decisions.append(_split_failed(consumer, edge, error))
+            return
+        decisions += _open_segments(consumer, edge)
+
+
+def _feed(consumer: StageProgress, edge: Edge, text: str, *, finished: bool) -> None:
+    assert edge.split is not None, "the graph has seen to it"
+    segments, consumer.rest = edge.split(consumer.rest + text, finished)
+    consumer.segments.extend(segments)
+    if finished:
+        consumer.total = consumer.opened + len(consumer.segments)
+
+
+def _split_failed(consumer: StageProgress, edge: Edge, error: Exception) -> Fail:
+    stage = consumer.node.name
+    text = f"the splitter {edge.split_name} of edge {edge.source}->{stage} raised {type(error).__name__}: {error}"
+    failure = TransformFailed(text, function=edge.split_name, stage=stage)
+    failure.__cause__ = error
+    return Fail(stage, failure)
+
+
+# ---------------------------------------------------------------------- what can be opened now
+
+
+def advance(record: Record) -> list[Decision]:
+    """Open everything that can be opened; finish when every stage that the user asked for is complete."""
+    decisions: list[Decision] = []
+    for node in record.plan.order:
+        decisions += _open(record, record.stages[node.name])
+    if all(record.stages[name].complete for name in record.plan.finals):
+        decisions.append(Finish())
+    return decisions
+
+
+def _open(record: Record, progress: StageProgress) -> list[Decision]:
+    edges = progress.node.edges
+    if len(edges) == 1 and edges[0].mode == "segments":
+        return _open_segments(progress, edges[0])
+    if progress.node.name in record.plan.partitioned:
+        return _open_inherited(record, progress, edges[0])
+    if progress.opened or not all(record.stages[edge.source].complete for edge in edges):
+        return []
+    upstream = {edge.source: _whole(record.stages[edge.source]) for edge in edges}
+    return [_forward(progress, upstream)]
+
+
+def _open_segments(progress: StageProgress, edge: Edge) -> list[Decision]:
+    decisions: list[Decision] = []
+    while progress.segments and _window_open(progress, edge):
+        segment = StageResult(stage=edge.source, part=progress.opened, text=progress.segments.popleft())
+        decisions.append(_forward(progress, {edge.source: segment}))
+    return decisions
+
+
+def _open_inherited(record: Record, progress: StageProgress, edge: Edge) -> list[Decision]:
+    source = record.stages[edge.source]
+    progress.total = source.total
+    decisions: list[Decision] = []
+    while (part := source.parts.get(progress.opened)) is not None and part.done and _window_open(progress, edge):
+        result = StageResult.of(edge.source, progress.opened, 0, part.payloads.get(0, ()))
+        decisions.append(_forward(progress, {edge.source: result}))
+    return decisions
+
+
+def _window_open(progress: StageProgress, edge: Edge) -> bool:
+    """Parts at work are bounded per request and edge; the others wait as text or as results (I13)."""
+    return progress.opened - progress.done < edge.parts_in_flight
+
+
+def _forward(progress: StageProgress, upstream: Mapping[str, StageResult]) -> Forward:
+    number = progress.opened
+    progress.parts[number] = Part(samples=1)
+    progress.opened += 1
+    return Forward(progress.node.name, number, upstream)
+
+
+def _whole(progress: StageProgress) -> StageResult:
+    """Choice 0 of all parts as one result: what a ``whole`` edge hands over."""
+    payloads = [payload for _, part in sorted(progress.parts.items()) for payload in part.payloads.get(0, ())]
+    return StageResult.of(progress.node.name, 0, 0, payloads)
+
+
+def rejected(stage: str, why: str) -> EngineRejected:
+    """An engine gave a lease up without finishing it."""
+    return EngineRejected(f"stage {stage} gave the request up: {why}", stage=stage)

@@ -1,0 +1,145 @@
+"""tiny-omni: three small engines that answer spoken sums. The graph, and the functions between its stages.
+
+::
+
+    question ─ think ─► thinker ──► text
+                           │ sentence by sentence
+                           └─ speak ─► talker ─ voice ─► vocoder ──► audio
+
+The thinker (a 0.5 M parameter Qwen3) answers in text; each finished sentence goes to the talker (another) as word
+ids, which come back as phoneme ids; the vocoder makes them sound. The functions here are pure and take microseconds.
+This module imports no engine's library: it is loaded by the host.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+
+from omni_actors._errors import InvalidRequest
+from omni_actors.config.specs import InputSpec, PipelineSpec, StageSpec
+
+from ._vocabulary import WEIGHTS, alphabet, vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["pipeline", "sentences", "speak", "think", "voice"]
+
+_HERE = "omni_actors.pipelines.tiny_omni"
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+_CONTEXT = 128
+"""Tokens that either model was made for: the longest question and its answer take 60."""
+
+_SMALL_ENGINE: Mapping[str, Any] = {
+    "dtype": "float32",
+    "max_model_len": _CONTEXT,
+    "max_num_seqs": 64,
+    "enforce_eager": True,
+    "kv_cache_memory_bytes": 64 << 20,
+    "gpu_memory_utilization": 0.2,  # both fit on one device; on a CPU the line above is what counts
+}
+_SMALL_ENV: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+
+
+class Upstream(Protocol):
+    """What a transform reads of a producer's result (see ``lifecycle``)."""
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def token_ids(self) -> Sequence[int]: ...
+
+
+class Request(Protocol):
+    """What a transform reads of the user's request."""
+
+    @property
+    def prompt(self) -> Any: ...
+
+
+def pipeline() -> PipelineSpec:
+    """The three stages, with the weights that ship in the package."""
+    return PipelineSpec(
+        name="tiny-omni",
+        description="Answers sums of digits in text and speech: three small engines on any CPU.",
+        stages=(_thinker(), _talker(), _vocoder()),
+    )
+
+
+def _thinker() -> StageSpec:
+    return StageSpec(
+        name="thinker",
+        engine="vllm",
+        model=str(WEIGHTS / "thinker"),
+        engine_args=_SMALL_ENGINE,
+        env=_SMALL_ENV,
+        transform=f"{_HERE}:think",
+        output="text",
+        params={"temperature": 0.0, "max_tokens": 64},
+    )
+
+
+def _talker() -> StageSpec:
+    return StageSpec(
+        name="talker",
+        engine="vllm",
+        model=str(WEIGHTS / "talker"),
+        engine_args={**_SMALL_ENGINE, "skip_tokenizer_init": True},
+        env=_SMALL_ENV,
+        inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
+        transform=f"{_HERE}:speak",
+        params={"temperature": 0.0, "max_tokens": 64},
+        fixed_params={"detokenize": False, "stop_token_ids": [alphabet().end_audio]},
+    )
+
+
+def _vocoder() -> StageSpec:
+    return StageSpec(
+        name="vocoder",
+        engine="generation",
+        model=f"{_HERE}.vocoder:Vocoder",
+        engine_args={"voice": "heart", "seed": 0, "max_batch": 8},
+        env={"OMP_NUM_THREADS": "1"},
+        inputs=(InputSpec(stage="talker"),),
+        transform=f"{_HERE}:voice",
+        output="audio",
+    )
+
+
+def think(upstream: Mapping[str, Upstream], request: Request) -> Any:
+    """A question as a chat message. Anything that is not text (messages, token ids) is a prompt already.
+
+    Raises InvalidRequest for a blank question.
+    """
+    question = request.prompt
+    if not isinstance(question, str):
+        return question
+    if not question.strip():
+        raise InvalidRequest("the question is empty")
+    return [{"role": "user", "content": question}]
+
+
+def speak(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[int]]:
+    """One sentence as the talker's prompt: its words, then the mark after which phonemes follow."""
+    words = vocabulary().encode(upstream["thinker"].text)
+    return {"prompt_token_ids": [*words, alphabet().begin_audio]}
+
+
+def voice(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[int]]:
+    """The talker's tokens in the vocoder's numbering, without its marks."""
+    return {"phonemes": alphabet().spoken(upstream["talker"].token_ids)}
+
+
+def sentences(text: str, finished: bool) -> tuple[list[str], str]:
+    """Cut complete sentences off the front of ``text``; returns them and the rest.
+
+    A sentence is complete once white space follows its mark, so the result does not depend on how the text was cut
+    into pieces on its way here. ``finished``: nothing follows, so the rest, unless blank, is the last sentence.
+    """
+    *complete, rest = _SENTENCE_END.split(text)
+    if finished:
+        complete, rest = [*complete, rest], ""
+    return [sentence for piece in complete if (sentence := piece.strip())], rest

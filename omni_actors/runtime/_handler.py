@@ -1,0 +1,454 @@
+"""The request handler: takes requests in, forwards work from stage to stage, settles and aborts.
+
+Owns one stream and one set of running forward jobs per request. Deciding happens in ``lifecycle``; this is the shell
+that does what was decided. The rule of every path: whatever awaits (input processing in a thread, waiting for a
+restarting replica) comes first and may be cancelled; then one synchronous block tests the fence, opens the leases and
+submits. So a cancelled or aborted request can't leak work to an engine (I1, I3, I24).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from omni_actors._errors import (
+    EdgeTimeout,
+    OmniError,
+    RequestTimeout,
+    SlowConsumer,
+    TransformFailed,
+)
+from omni_actors.lifecycle import (
+    Admission,
+    Decision,
+    Deliver,
+    Fail,
+    Finish,
+    Forward,
+    Graph,
+    Kind,
+    Lease,
+    Record,
+    RequestTable,
+    RequestView,
+    Settled,
+    StageResult,
+    Terminal,
+    advance,
+    opened,
+)
+
+from ._deadlines import Deadlines, Timer
+from ._stream import Stream
+
+if TYPE_CHECKING:
+    from omni_actors.config.specs import Limits
+    from omni_actors.stages import Replica, StageSupervisor, Work
+
+__all__ = ["AbortReport", "RequestHandler", "StageInput", "Unconfirmed"]
+
+
+@attrs.frozen
+class StageInput:
+    """What a transform may return instead of a bare prompt: a prompt and params of this one piece of work."""
+
+    prompt: Any
+    params: Any = None
+
+
+@attrs.frozen
+class Unconfirmed:
+    """A lease whose engine did not confirm its release in time; its stage is suspect and being pinged."""
+
+    stage: str
+    replica: int
+    key: str
+
+
+@attrs.frozen
+class AbortReport:
+    """What an abort found. ``known`` is False for ids that no live request carries; then nothing was done.
+
+    ``terminals``: how each request with this id ended, which may be a finish that was faster.
+    """
+
+    request_id: str
+    known: bool
+    terminals: tuple[Terminal, ...] = ()
+    unconfirmed: tuple[Unconfirmed, ...] = ()
+
+
+class RequestHandler:
+    """One per runtime. ``nursery`` holds the forward jobs; everything else runs in the callers' tasks."""
+
+    def __init__(
+        self, graph: Graph, stages: Mapping[str, StageSupervisor], limits: Limits, nursery: trio.Nursery
+    ) -> None:
+        self.graph, self.stages, self.limits = graph, stages, limits
+        self.admission = Admission(limits.max_requests, limits.max_bytes)
+        self.table = RequestTable(self.admission, clock=trio.current_time, on_closed=self._closed)
+        self.deadlines = Deadlines()
+        self._nursery = nursery
+        self._jobs: dict[str, set[trio.CancelScope]] = {}
+        self._timers: dict[str, list[Timer]] = {}
+        self._waiting: dict[str, list[trio.Event]] = {}
+        self._quiet = trio.Event()
+        self._empty = trio.Event()
+
+    # ------------------------------------------------------------------ taking a request in
+
+    async def submit(
+        self,
+        view: RequestView,
+        *,
+        deadline: float,
+        priority: int = 0,
+        options: Mapping[str, Any] | None = None,
+    ) -> tuple[Record, Stream]:
+        """Admit, prepare and start one request. Raises Refused or InvalidRequest, and then nothing is left of it.
+
+        Always a checkpoint. Cancelling it withdraws the request.
+        """
+        plan = self.graph.plan(view.modalities)
+        roots = [node.name for node in plan.order if not node.edges]
+        samples = sum(self.stages[name].frontend.check(view.prompt, view.params.get(name)) for name in roots)
+        record = self.table.admit(
+            view, plan, slots=samples, nbytes=_size(view.prompt), priority=priority, options=options
+        )
+        stream = record.sink = Stream(view.request_id, self.limits.stream_bytes)
+        try:
+            await trio.lowlevel.checkpoint()
+            prepared = {name: await self._prepare_root(record, name) for name in roots}
+        except BaseException:
+            self.table.withdraw(record)
+            raise
+        self.table.begin(record)
+        if not record.settled:
+            self._timer(record, deadline, lambda: self._timed_out(record))
+            self._start(record, prepared)
+        return record, stream
+
+    async def _prepare_root(self, record: Record, name: str) -> list[Work]:
+        """Input processing comes before the first lease, so that a bad prompt is the submitter's exception."""
+        prompt, params = self._transform(record, self.stages[name], {})
+        if self.stages[name].frontend.heavy(prompt):
+            return await trio.to_thread.run_sync(
+                lambda: self._works(record, name, 0, prompt, params), abandon_on_cancel=True
+            )
+        return self._works(record, name, 0, prompt, params)
+
+    def _start(self, record: Record, prepared: dict[str, list[Work]]) -> None:
+        for decision in advance(record):
+            assert isinstance(decision, Forward)
+            self._ready(record, decision)
+            self._place(record, decision, prepared.pop(decision.stage))
+
+    # ------------------------------------------------------------------ carrying out decisions
+
+    def carry_out(self, record: Record, decisions: Sequence[Decision]) -> None:
+        """Do what routing decided for one request, in order; a settle ends it. Never blocks."""
+        for decision in decisions:
+            if record.settled:
+                return
+            if isinstance(decision, Deliver):
+                if not record.sink.push(decision.output):
+                    self._too_slow(record)
+            elif isinstance(decision, Forward):
+                self._forward(record, decision)
+            elif isinstance(decision, Finish):
+                self.settle(record, Kind.FINISHED)
+            else:
+                self.fail(record, decision)
+
+    def fail(self, record: Record, failure: Fail) -> None:
+        """Settle as failed; the error tells which request."""
+        failure.error.request_id = record.request_id
+        self.settle(record, Kind.FAILED, error=failure.error, stage=failure.stage)
+
+    def _forward(self, record: Record, forward: Forward) -> None:
+        """A stage's input is there. Cheap work is done at once, the rest is a job in the request's own scope."""
+        self._ready(record, forward)
+        stage = self.stages[forward.stage]
+        if not stage.cheap:
+            self._spawn(record, self._forward_job, record, forward)
+            return
+        try:
+            prompt, params = self._transform(record, stage, forward.upstream)
+            if stage.frontend.heavy(prompt):
+                self._spawn(record, self._prepare_job, record, forward, prompt, params)
+                return
+            works = self._works(record, forward.stage, forward.part, prompt, params)
+        except OmniError as error:
+            self.fail(record, Fail(forward.stage, error))
+        else:
+            self._place(record, forward, works)
+
+    async def _forward_job(self, record: Record, forward: Forward) -> None:
+        stage = self.stages[forward.stage]
+        prompt, params = await trio.to_thread.run_sync(
+            lambda: self._transform(record, stage, forward.upstream), abandon_on_cancel=True
+        )
+        await self._prepare_job(record, forward, prompt, params)
+
+    async def _prepare_job(self, record: Record, forward: Forward, prompt: Any, params: Any) -> None:
+        works = await trio.to_thread.run_sync(
+            lambda: self._works(record, forward.stage, forward.part, prompt, params), abandon_on_cancel=True
+        )
+        self._place(record, forward, works)
+
+    def _place(self, record: Record, forward: Forward, works: list[Work]) -> None:
+        stage = self.stages[forward.stage]
+        replica = stage.try_place(self.table.load)
+        if replica is not None:
+            self._bind(record, forward, works, replica)
+        else:
+            self._spawn(record, self._place_job, record, forward, works)
+
+    async def _place_job(self, record: Record, forward: Forward, works: list[Work]) -> None:
+        stage = self.stages[forward.stage]
+        replica = await stage.place(self.table.load, trio.current_time() + stage.spec.deadlines.placement_s)
+        self._bind(record, forward, works, replica)
+
+    def _bind(self, record: Record, forward: Forward, works: list[Work], replica: Replica) -> None:
+        """The one synchronous block: fence, leases, submit."""
+        if record.settled:
+            return
+        opened(record, forward.stage, forward.part, len(works))
+        for work in works:
+            self.table.open_lease(record, forward.stage, forward.part, work.index, replica.number, replica.generation)
+            replica.client.submit(work)
+
+    # ------------------------------------------------------------------ transforms and input processing
+
+    def _transform(
+        self, record: Record, stage: StageSupervisor, upstream: Mapping[str, StageResult]
+    ) -> tuple[Any, Any]:
+        params = record.view.params.get(stage.spec.name)
+        if stage.transform is None:
+            return _default_prompt(record, upstream), params
+        try:
+            made = stage.transform(upstream, record.view)
+        except OmniError:
+            raise
+        except Exception as error:
+            name = stage.spec.transform or ""
+            text = f"the transform {name} of stage {stage.spec.name} raised {type(error).__name__}: {error}"
+            raise TransformFailed(text, function=name, stage=stage.spec.name) from error
+        if isinstance(made, StageInput):
+            return made.prompt, made.params if made.params is not None else params
+        return made, params
+
+    def _works(self, record: Record, name: str, part: int, prompt: Any, params: Any) -> list[Work]:
+        frontend = self.stages[name].frontend
+        try:
+            samples = frontend.check(prompt, params)
+            keys = [self.table.lease_key(record, name, part, index) for index in range(samples)]
+            return frontend.prepare(
+                keys,
+                prompt,
+                params,
+                stream=record.plan.streams(name),
+                text=self._reads_text(record, name),
+                priority=record.priority,
+                options=record.options,
+            )
+        except OmniError:
+            raise
+        except Exception as error:
+            text = f"input processing of stage {name} raised {type(error).__name__}: {error}"
+            raise TransformFailed(text, function="prepare", stage=name) from error
+
+    def _reads_text(self, record: Record, name: str) -> bool:
+        """Whether anybody looks at the stage's text: the user, a splitter or a transform."""
+        plan = record.plan
+        return name in plan.finals or any(
+            edge.mode == "segments" or self.stages[node.name].transform is not None
+            for node, edge in plan.consumers[name]
+        )
+
+    # ------------------------------------------------------------------ jobs and timers of a request
+
+    def _spawn(self, record: Record, job: Callable[..., Any], *args: Any) -> None:
+        self._nursery.start_soon(self._run_job, record, job, args, name=f"{record.key} {job.__name__}")
+
+    async def _run_job(self, record: Record, job: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        """One forward, cancelled when its request settles. Its failure is its request's, never the runtime's."""
+        if record.settled:
+            return
+        scope = trio.CancelScope()
+        jobs = self._jobs.setdefault(record.key, set())
+        jobs.add(scope)
+        try:
+            with scope:
+                await job(*args)
+        except OmniError as error:
+            self.fail(record, Fail(error.stage or args[1].stage, error))
+        finally:
+            jobs.discard(scope)
+            if not jobs:
+                self._jobs.pop(record.key, None)
+
+    def _timer(self, record: Record, when: float, act: Callable[[], None]) -> None:
+        if when < float("inf"):
+            self._timers.setdefault(record.key, []).append(self.deadlines.at(when, act))
+
+    def _ready(self, record: Record, forward: Forward) -> None:
+        """A stage's input exists: its clock starts, and so does the deadline of the edge it came over."""
+        progress = record.stages[forward.stage]
+        now = trio.current_time()
+        if progress.ready_at is None:
+            progress.ready_at = now
+        if progress.node.edges:
+            edge_s = self.stages[forward.stage].spec.deadlines.edge_s
+            self._timer(record, now + edge_s, lambda: self._edge_timed_out(record, forward, edge_s))
+
+    def _edge_timed_out(self, record: Record, forward: Forward, edge_s: float) -> None:
+        progress = record.stages[forward.stage]
+        if not (progress.parts[forward.part].answered or progress.parts[forward.part].done):
+            edge = f"{progress.node.edges[0].source}->{forward.stage}"
+            text = f"edge {edge}: stage {forward.stage} gave no output within {edge_s:g} s of its input"
+            self.fail(record, Fail(forward.stage, EdgeTimeout(text, edge=edge, stage=forward.stage)))
+
+    def _timed_out(self, record: Record) -> None:
+        seconds = trio.current_time() - record.submitted_at
+        waiting = [name for name, progress in record.stages.items() if not progress.complete]
+        text = f"request {record.request_id} did not finish within {seconds:.3g} s; unfinished: {', '.join(waiting)}"
+        error = RequestTimeout(text, request_id=record.request_id, stage=waiting[0] if waiting else None)
+        self.settle(record, Kind.TIMED_OUT, error=error)
+
+    def _too_slow(self, record: Record) -> None:
+        text = f"request {record.request_id}: more than {self.limits.stream_bytes} bytes of output were not read"
+        self.settle(record, Kind.FAILED, error=SlowConsumer(text, request_id=record.request_id))
+
+    # ------------------------------------------------------------------ the end of a request
+
+    def settle(self, record: Record, kind: Kind, **how: Any) -> Settled | None:
+        """The one way to end a request: decide, fence, tell the engines. Returns None if it had ended before."""
+        settled = self.table.settle(record, kind, **how)
+        if settled is None:
+            return None
+        if settled.terminal.error is not None and hasattr(settled.terminal.error, "terminal"):
+            settled.terminal.error.terminal = settled.terminal
+        record.sink.close(settled.terminal)
+        for scope in self._jobs.get(record.key, ()):
+            scope.cancel()
+        for timer in self._timers.pop(record.key, ()):
+            timer.cancel()
+        self._tell_engines(settled.to_abort)
+        if not self.table.unsettled:
+            self._quiet.set()
+        return settled
+
+    def _tell_engines(self, leases: Sequence[Lease]) -> None:
+        by_replica: dict[Replica, list[str]] = {}
+        for lease in leases:
+            replica = self.stages[lease.stage].replicas[lease.replica]
+            if replica.generation == lease.generation:
+                by_replica.setdefault(replica, []).append(lease.key)
+        for replica, keys in by_replica.items():
+            replica.client.abort(keys)
+
+    def _closed(self, record: Record) -> None:
+        for event in self._waiting.pop(record.key, ()):
+            event.set()
+        if not self.table.unsettled:
+            self._quiet.set()
+        if not self.table.records:
+            self._empty.set()
+
+    async def released(self, record: Record) -> None:
+        """Wait until every engine has confirmed that it holds nothing of this request."""
+        if record.key not in self.table.records:
+            await trio.lowlevel.checkpoint()
+            return
+        event = trio.Event()
+        self._waiting.setdefault(record.key, []).append(event)
+        await event.wait()
+
+    async def abort(self, request_id: str, abort_s: float) -> AbortReport:
+        """Abort every request with this id; return when all leases are confirmed, at the latest after ``abort_s``.
+
+        Unknown, ended, twice: a report that says so, never an error. Cancelling it stops the waiting, not the abort.
+        """
+        records = self.table.find(request_id)
+        for record in records:
+            self.settle(record, Kind.ABORTED, reason="aborted")
+        await self._wait_released(records, trio.current_time() + abort_s)
+        return self._report(request_id, records)
+
+    async def confirmed(self, record: Record) -> None:
+        """Wait until an ended request is released everywhere; what is not by the caller's deadline becomes suspect."""
+        try:
+            await self.released(record)
+        finally:
+            self._suspect(tuple(record.leases.values()))
+
+    async def _wait_released(self, records: Sequence[Record], deadline: float) -> None:
+        with trio.CancelScope(deadline=deadline):
+            for record in records:
+                await self.released(record)
+        if not records:
+            await trio.lowlevel.checkpoint()
+
+    def _report(self, request_id: str, records: Sequence[Record]) -> AbortReport:
+        leases = [lease for record in records for lease in record.leases.values()]
+        self._suspect(leases)
+        return AbortReport(
+            request_id=request_id,
+            known=bool(records),
+            terminals=tuple(record.terminal for record in records if record.terminal is not None),
+            unconfirmed=tuple(Unconfirmed(lease.stage, lease.replica, lease.key) for lease in leases),
+        )
+
+    def _suspect(self, leases: Sequence[Lease]) -> None:
+        for lease in leases:
+            self.stages[lease.stage].replicas[lease.replica].suspect(lease.generation)
+
+    # ------------------------------------------------------------------ the shutdown ladder's view
+
+    async def drained(self) -> None:
+        """Wait until every request has its terminal."""
+        while self.table.unsettled:
+            self._quiet = trio.Event()
+            await self._quiet.wait()
+
+    async def emptied(self) -> None:
+        """Wait until every lease of every request is confirmed."""
+        while self.table.records:
+            self._empty = trio.Event()
+            await self._empty.wait()
+
+    def abort_all(self, reason: str) -> int:
+        """Settle everything that is live; returns how many it were."""
+        records = [record for record in self.table.records.values() if not record.settled]
+        for record in records:
+            self.settle(record, Kind.ABORTED, reason=reason)
+        return len(records)
+
+
+def _default_prompt(record: Record, upstream: Mapping[str, StageResult]) -> Any:
+    """Without a transform a root stage gets the user's prompt, an inner one its producer's token ids or tensors."""
+    if not upstream:
+        return record.view.prompt
+    if len(upstream) > 1:
+        raise TransformFailed("a stage with several inputs needs a transform to join them", function="(none)")
+    (result,) = upstream.values()
+    if result.tensors:
+        return {name: pieces[0] if len(pieces) == 1 else list(pieces) for name, pieces in result.tensors.items()}
+    return {"prompt_token_ids": result.token_ids}
+
+
+def _size(prompt: Any) -> int:
+    """A prompt's cost in bytes, roughly: what admission counts. Tensors by their size, containers by their content."""
+    if isinstance(prompt, str | bytes | bytearray | memoryview):
+        return len(prompt)
+    if (nbytes := getattr(prompt, "nbytes", None)) is not None:
+        return int(nbytes)
+    if isinstance(prompt, Mapping):
+        return sum(map(_size, prompt.values()))
+    if isinstance(prompt, Sequence):
+        return 8 * len(prompt) if prompt and isinstance(prompt[0], int | float) else sum(map(_size, prompt))
+    return 8

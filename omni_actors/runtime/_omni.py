@@ -1,0 +1,195 @@
+"""The runtime as its users hold it: generate, abort, health, shutdown."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from omni_actors._errors import InvalidRequest, RuntimeClosed
+from omni_actors.lifecycle import Kind, Record, RequestView
+from omni_actors.stages import StageState, StageSupervisor, bounded_shield
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from omni_actors.config import PipelineSpec
+
+    from ._handler import AbortReport, RequestHandler
+    from ._shutdown import Ladder, ShutdownReport
+    from ._stream import Stream
+
+__all__ = ["Generation", "Health", "OmniRuntime"]
+
+
+@attrs.frozen
+class Health:
+    """Whether new requests are taken and every stage can serve; ``reason`` says why not."""
+
+    ready: bool
+    reason: str | None
+    stages: tuple[StageState, ...]
+
+
+class OmniRuntime:
+    """A running pipeline. Made by ``open_omni``; its methods are for tasks of the same trio run."""
+
+    def __init__(
+        self, spec: PipelineSpec, handler: RequestHandler, stages: Mapping[str, StageSupervisor], ladder: Ladder
+    ) -> None:
+        self.spec = spec
+        self._handler, self._stages, self._ladder = handler, stages, ladder
+        self._names = itertools.count(1)
+
+    # ------------------------------------------------------------------ requests
+
+    def generate(
+        self,
+        prompt: Any,
+        sampling: Any = None,
+        *,
+        request_id: str | None = None,
+        modalities: Sequence[str] | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+        **options: Any,
+    ) -> Generation:
+        """One request: ``async with omni.generate("What is two plus three?") as stream: async for output in stream: …``.
+
+        ``prompt`` is vLLM's PromptType (text, token ids, chat messages, a mapping with multi-modal data), or what the
+        first stage's engine takes. ``sampling`` is for the stages that get the prompt, or a mapping from stage names to
+        each stage's own: vLLM's SamplingParams, a mapping of its fields, or None. ``modalities``: what is wanted of
+        what the pipeline makes (default: all). ``timeout_s`` seconds from entering the block until the last output.
+        ``options`` go to the engine: ``lora_request``, ``trace_headers``, ``data_parallel_rank``, ….
+
+        Entering the block raises Overloaded or ShuttingDown (nothing was taken), InvalidRequest (nothing was sent).
+        Iterating raises RequestFailed and its kinds. Leaving the block early, or with an exception, or cancelled, *is*
+        the abort: it returns when every engine has confirmed, at the latest after ``abort_s``.
+        """
+        name = request_id if request_id is not None else f"request-{next(self._names)}"
+        if not isinstance(name, str):
+            raise InvalidRequest(f"request_id must be a string, not {type(name).__name__}")
+        if timeout_s is not None and not timeout_s > 0:
+            raise InvalidRequest(f"timeout_s must be positive, not {timeout_s!r}", request_id=name)
+        wanted = self._handler.graph.plan(modalities).finals
+        asked = tuple(s.output for s in self.spec.stages if s.name in wanted and s.output)
+        view = RequestView(name, prompt, asked, self._per_stage(sampling))
+        return Generation(self, view, timeout_s or math.inf, priority, options)
+
+    def _per_stage(self, sampling: Any) -> Mapping[str, Any]:
+        if sampling is None:
+            return {}
+        if isinstance(sampling, Mapping) and sampling and all(key in self._stages for key in sampling):
+            return sampling
+        return {stage.name: sampling for stage in self.spec.stages if not stage.inputs}
+
+    async def abort(self, request_id: str) -> AbortReport:
+        """Abort every request with this id. Returns when all engines confirmed, at the latest after ``abort_s``.
+
+        Unknown and ended ids are a no-op that says so. Cancelling it ends the waiting, not the abort.
+        """
+        return await self._handler.abort(request_id, self.spec.abort_s)
+
+    async def call(self, stage: str, method: str, *args: Any, timeout_s: float = 30.0) -> list[Any]:
+        """Call a method of the stage's engines (vLLM: a utility such as ``reset_prefix_cache``), on every ready replica.
+
+        Answers in replica order. Raises EngineRejected, or trio.TooSlowError after ``timeout_s``.
+        """
+        replicas = [replica for replica in self._stages[stage].replicas if replica.ready]
+        answers: dict[int, Any] = {}
+
+        async def ask(number: int) -> None:
+            client = self._stages[stage].replicas[number].client
+            answers[number] = await client.call(method, *args, timeout_s=timeout_s)
+
+        async with trio.open_nursery(strict_exception_groups=False) as nursery:
+            for replica in replicas:
+                nursery.start_soon(ask, replica.number)
+        return [answers[number] for number in sorted(answers)]
+
+    # ------------------------------------------------------------------ the runtime
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that have no terminal yet."""
+        return self._handler.table.unsettled
+
+    def health(self) -> Health:
+        """The state of every stage, now. Synchronous and cheap."""
+        stages = tuple(stage.state() for stage in self._stages.values())
+        reasons = [f"stage {s.stage} is {s.state}: {s.reason}" for s in stages if s.state != "ready"]
+        if self._ladder.state != "running":
+            reasons.insert(0, f"the runtime is {self._ladder.state}")
+        return Health(not reasons, "; ".join(reasons) or None, stages)
+
+    def pids(self) -> Mapping[str, int]:
+        """The leading process of each running replica, as ``stage/replica``."""
+        found = {f"{name}/{r.number}": r.pid for name, stage in self._stages.items() for r in stage.replicas}
+        return {name: pid for name, pid in found.items() if pid is not None}
+
+    def request_shutdown(
+        self, *, drain_s: float | None = None, abort_s: float | None = None, stop_s: float | None = None
+    ) -> None:
+        """Begin to shut down, or shorten what is left of a shutdown. Synchronous: for signal handlers."""
+        self._ladder.request(drain_s=drain_s, abort_s=abort_s, stop_s=stop_s)
+
+    async def shutdown(
+        self, *, drain_s: float | None = None, abort_s: float | None = None, stop_s: float | None = None
+    ) -> ShutdownReport:
+        """Drain, abort, stop, and return the report; the engines are gone then. Any number of times, at any moment.
+
+        Seconds default to the pipeline's. Later calls join the first and may only shorten it. Leaving ``open_omni``'s
+        block does it for you. Cancelling it ends the waiting only.
+        """
+        self.request_shutdown(drain_s=drain_s, abort_s=abort_s, stop_s=stop_s)
+        return await self._ladder.join()
+
+    @property
+    def shutdown_report(self) -> ShutdownReport:
+        """How the shutdown went; empty before."""
+        return self._ladder.report
+
+    def check(self) -> None:
+        """The integrity check of the request table; AssertionError is a bug of ours."""
+        self._handler.table.check()
+
+    @property
+    def closed(self) -> bool:
+        """Whether its engines are gone."""
+        return self._ladder.state == "closed"
+
+
+class Generation:
+    """The block of one request. Entering submits and gives its Stream; leaving it unfinished aborts."""
+
+    def __init__(
+        self, omni: OmniRuntime, view: RequestView, timeout_s: float, priority: int, options: Mapping[str, Any]
+    ) -> None:
+        self._omni, self._handler = omni, omni._handler
+        self._view, self._timeout_s, self._priority, self._options = view, timeout_s, priority, options
+        self._record: Record | None = None
+
+    async def __aenter__(self) -> Stream:
+        if self._omni.closed:
+            raise RuntimeClosed("this runtime is closed", request_id=self._view.request_id)
+        self._record, stream = await self._handler.submit(
+            self._view,
+            deadline=trio.current_time() + self._timeout_s,
+            priority=self._priority,
+            options=self._options,
+        )
+        return stream
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        record = self._record
+        assert record is not None
+        self._handler.settle(record, Kind.ABORTED, reason="the client left")
+        if record.terminal is not None and record.terminal.kind is not Kind.FINISHED:
+            with bounded_shield(trio.current_time() + self._omni.spec.abort_s):
+                await self._handler.confirmed(record)

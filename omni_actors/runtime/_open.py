@@ -1,0 +1,185 @@
+"""``open_omni``: a pipeline's processes, supervision and request handling for the length of a block.
+
+One tree of tasks. The tasks that requests lean on (router, timers, stages, the ladder) outlive a cancelled body until
+the ladder has been climbed down; a bug in any of them cancels the body and leaves as one OmniError.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from omni_actors._errors import ConfigError, OmniError, StartupFailed, UsageError
+from omni_actors.actors import ActorRef, open_mailbox
+from omni_actors.config import PipelineSpec, StageSpec, load_object, registered, resolve, validate
+from omni_actors.lifecycle import Edge, Graph, Node
+from omni_actors.stages import EngineKind, StageEvent, StageSupervisor, bounded_shield, open_service_nursery
+
+from ._handler import RequestHandler
+from ._omni import OmniRuntime
+from ._router import Router
+from ._shutdown import Ladder
+from ._world import World, Worlds, engine_kind, real_world
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from omni_actors.lifecycle.events import Batch
+
+__all__ = ["open_omni"]
+
+ROUTER_CAPACITY = 256
+"""Batches between the stage clients and the router: one per engine step and replica, applied without waiting."""
+
+
+@asynccontextmanager
+async def open_omni(
+    pipeline: str | Path | PipelineSpec,
+    *,
+    overrides: Sequence[str] = (),
+    on_event: Callable[[StageEvent], None] | None = None,
+    world: Worlds = real_world,
+) -> AsyncIterator[OmniRuntime]:
+    """Start a pipeline and hold it: ``async with open_omni("tiny-omni") as omni: …``.
+
+    ``pipeline`` is a registered name, a deploy file or a spec; ``overrides`` as for ``--set`` (``"thinker.replicas=2"``).
+    ``on_event`` is called synchronously with every step of every replica (for progress). Raises ConfigError before any
+    process is started, StartupFailed with the stage's own words if one does not become ready (the others are gone
+    then). Leaving the block climbs down the shutdown ladder: a normal end drains, an exception or a cancellation
+    aborts at once. The body's exception leaves as itself; a fatal error of the runtime cancels the body and leaves as
+    one OmniError. Shielded on the way out, within the ladder's deadlines.
+    """
+    if sys.platform != "linux":
+        raise UsageError(f"omni_actors runs on Linux only (pidfd, process groups); this is {sys.platform}")
+    spec = _spec(pipeline, overrides)
+    try:
+        async with world(spec) as place, open_service_nursery() as services, trio.open_nursery() as jobs:
+            omni, start = _assemble(spec, place, jobs, on_event, services.start_soon)
+            done = False
+            try:
+                await start()
+                yield omni
+                done = True
+            finally:
+                await _leave(omni, drain=done)
+                jobs.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise _one(group) from group
+
+
+def _spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> PipelineSpec:
+    if isinstance(pipeline, PipelineSpec):
+        if overrides:
+            raise UsageError("overrides are for names and deploy files; change the spec itself with attrs.evolve")
+        return pipeline
+    return resolve(str(pipeline), overrides).spec
+
+
+def _assemble(
+    spec: PipelineSpec,
+    place: World,
+    jobs: trio.Nursery,
+    on_event: Callable[[StageEvent], None] | None,
+    start_soon: Callable[..., None],
+) -> tuple[OmniRuntime, Callable[[], Any]]:
+    """Make every part, start none of the engines yet. Raises ConfigError."""
+    validate(spec, engines={*registered("omni_actors.engines"), *place.kinds})
+    kinds = {stage.name: engine_kind(stage.engine, place.kinds, stage.name) for stage in spec.stages}
+    for stage in spec.stages:
+        kinds[stage.name].check(stage)
+    graph = _graph(spec)
+    ref, mailbox = open_mailbox("router", capacity=ROUTER_CAPACITY)
+    stages = {s.name: _stage(s, kinds[s.name], place, ref, on_event) for s in spec.stages}
+    handler = RequestHandler(graph, stages, spec.limits, jobs)
+    ladder = Ladder(handler, tuple(stages.values()), drain_s=spec.drain_s, abort_s=spec.abort_s)
+    omni = OmniRuntime(spec, handler, stages, ladder)
+
+    async def start() -> None:
+        start_soon(Router(handler).run, mailbox)
+        start_soon(handler.deadlines.run)
+        start_soon(ladder.run)
+        for stage in stages.values():
+            start_soon(stage.run)
+        for stage in stages.values():
+            await stage.started.wait()
+        if any(module in sys.modules for module in ("vllm", "torch")):
+            gc.collect()
+            gc.freeze()  # one full collection of vLLM's 600,000 objects would stop every stream for 0.3 s
+
+    return omni, start
+
+
+def _stage(
+    spec: StageSpec,
+    kind: EngineKind,
+    place: World,
+    router: ActorRef[Batch],
+    on_event: Callable[[StageEvent], None] | None,
+) -> StageSupervisor:
+    return StageSupervisor(
+        spec,
+        kind,
+        launcher=place.launcher,
+        transport=place.transport,
+        send=router.tell,
+        transform=load_object(spec.transform) if spec.transform else None,
+        observe=on_event,
+    )
+
+
+def _graph(spec: PipelineSpec) -> Graph:
+    return Graph(Node(name=s.name, output=s.output, edges=tuple(_edges(s))) for s in spec.stages)
+
+
+def _edges(spec: StageSpec) -> list[Edge]:
+    edges = []
+    for source in spec.inputs:
+        if source.mode == "chunks":
+            raise ConfigError(f"edge {source.stage}->{spec.name}: mode 'chunks' is not supported yet", stage=spec.name)
+        split = load_object(source.split) if source.split else None
+        edges.append(
+            Edge(
+                source=source.stage,
+                mode=source.mode,
+                split=split,
+                split_name=source.split or "",
+                parts_in_flight=source.parts_in_flight,
+            )
+        )
+    return edges
+
+
+async def _leave(omni: OmniRuntime, *, drain: bool) -> None:
+    """Climb down. Bounded: by the ladder's rungs, each of them with a deadline, and by this shield."""
+    limits = [stage.deadlines for stage in omni.spec.stages]
+    longest_s = omni.spec.drain_s + omni.spec.abort_s + max(d.stop_s + 2 * d.kill_s for d in limits) + 15
+    with bounded_shield(trio.current_time() + longest_s):
+        if drain:
+            await omni.shutdown()
+        else:
+            await omni.shutdown(drain_s=0)
+
+
+def _one(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error that leaves: ours before others, the first before later ones, which become its notes."""
+    errors = _flat(group)
+    if any(isinstance(error, KeyboardInterrupt | SystemExit) for error in errors):
+        return next(error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit))
+    known = [error for error in errors if isinstance(error, OmniError)]
+    if known:
+        return next((error for error in known if isinstance(error, StartupFailed | ConfigError)), known[0])
+    failures = [error for error in errors if not isinstance(error, trio.Cancelled)]
+    if not failures:
+        return group
+    return OmniError(f"the runtime failed: {type(failures[0]).__name__}: {failures[0]}")
+
+
+def _flat(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _flat(inner)]
+    return [error]

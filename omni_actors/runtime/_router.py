@@ -1,0 +1,106 @@
+"""The router: one task that takes a batch per engine step and applies it with no await until it is applied.
+
+A thin shell around ``lifecycle``: it looks up the lease, asks routing what follows, and lets the handler carry it out.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from omni_actors._errors import EngineDead, StageFailed
+from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, produced, rejected
+from omni_actors.lifecycle.events import Batch, LeaseFailed, Produced, Released
+
+if TYPE_CHECKING:
+    from omni_actors.actors import Mailbox
+
+    from ._handler import RequestHandler
+
+__all__ = ["Router"]
+
+logger = logging.getLogger("omni_actors.router")
+
+
+class Router:
+    """Owns nothing: the table and the streams are the handler's."""
+
+    def __init__(self, handler: RequestHandler) -> None:
+        self._handler = handler
+        self._table = handler.table
+
+    async def run(self, mailbox: Mailbox[Batch]) -> None:
+        """Apply batches until cancelled."""
+        with mailbox:
+            while True:
+                batch = await mailbox.receive()
+                assert isinstance(batch, Batch), "nobody asks the router anything"
+                self.apply(batch)
+
+    def apply(self, batch: Batch) -> None:
+        """One engine step of one replica. Synchronous."""
+        stage, replica, generation = batch.stage, batch.replica, batch.generation
+        now = trio.current_time()
+        for event in batch.events:
+            if isinstance(event, Produced):
+                if (lease := self._table.lease_of(event.key, stage, replica, generation)) is not None:
+                    self._produced(lease, event, now)
+            elif isinstance(event, Released):
+                if (lease := self._table.lease_of(event.key, stage, replica, generation)) is not None:
+                    self._released(lease)
+            elif isinstance(event, LeaseFailed):
+                if (lease := self._table.lease_of(event.key, stage, replica, generation)) is not None:
+                    self._failed(lease, event)
+            else:
+                self._died(batch, event.error)
+
+    def _produced(self, lease: Lease, event: Produced, now: float) -> None:
+        record = lease.record
+        if lease.state is LeaseState.FINISHED:
+            self._table.late += 1
+            return
+        live = lease.state is LeaseState.LIVE and record.terminal is None
+        decisions = (
+            produced(record, lease.stage, lease.part, lease.index, event.payload, event.finished, now) if live else ()
+        )
+        if event.finished:
+            self._count_prompt(lease, event)
+            self._table.step(lease, LeaseEvent.FINISH)
+            if event.released:
+                self._table.step(lease, LeaseEvent.RELEASE)
+        if decisions:
+            self._handler.carry_out(record, decisions)
+
+    def _count_prompt(self, lease: Lease, event: Produced) -> None:
+        if not lease.record.stages[lease.stage].node.edges and lease.index == 0:
+            lease.record.prompt_tokens += getattr(event.payload, "prompt_tokens", 0)
+
+    def _released(self, lease: Lease) -> None:
+        unfinished = lease.state is LeaseState.LIVE
+        self._table.step(lease, LeaseEvent.RELEASE)
+        if unfinished and not lease.record.settled:
+            self._handler.fail(lease.record, Fail(lease.stage, rejected(lease.stage, "it was released unfinished")))
+
+    def _failed(self, lease: Lease, event: LeaseFailed) -> None:
+        self._table.step(lease, LeaseEvent.FAIL)
+        if not lease.record.settled:
+            self._handler.fail(lease.record, Fail(lease.stage, event.error))
+
+    def _died(self, batch: Batch, error: EngineDead) -> None:
+        """Exactly the leases of this generation end, and exactly their requests fail (I17)."""
+        leases = self._table.bound_to(batch.stage, batch.replica, batch.generation)
+        if leases:
+            logger.error("%s; %d leases end with it", error, len(leases), extra={"stage": batch.stage})
+        for lease in leases:
+            self._table.step(lease, LeaseEvent.DIE)
+        for lease in leases:
+            if not lease.record.settled:
+                self._handler.fail(lease.record, Fail(lease.stage, _stage_failed(batch, error)))
+
+
+def _stage_failed(batch: Batch, dead: EngineDead) -> StageFailed:
+    error = StageFailed(dead.message, dead=dead, stage=batch.stage, replica=batch.replica, generation=batch.generation)
+    error.__cause__ = dead
+    return error

@@ -1,0 +1,108 @@
+"""The engine kind ``generation``: a GenerationEngine child and the client of the omni stage wire."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from omni_actors._errors import ConfigError
+from omni_actors.stages._interface import Launch
+from omni_actors.stages.omni._client import StageDiffusionClient
+from omni_actors.stages.omni._frontend import OmniFrontend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from omni_actors.config.specs import StageSpec
+    from omni_actors.stages._interface import Frontend
+    from omni_actors.transport import Transport
+
+__all__ = ["DEFAULT_MAX_BATCH", "OmniKind"]
+
+DEFAULT_MAX_BATCH = 8
+_HOW_TO = "write model as 'package.module:Class', a class with start(item)"
+
+
+class OmniKind:
+    """Runs ``spec.model``, the dotted path of a class (see ``engines.generation.Generator``), in a process of its own.
+
+    ``engine_args`` are the class's keyword arguments, and ``max_batch``: how many items it works on at once.
+    """
+
+    hang_s = 10.0
+    module = "omni_actors.engines.generation"
+
+    def check(self, spec: StageSpec) -> None:
+        """Raises ConfigError if the module cannot be found or the arguments are not plain values.
+
+        Finding a module imports its parent packages, never the module itself.
+        """
+        module, _, name = spec.model.partition(":")
+        if not module or not name.isidentifier():
+            raise _wrong(spec, f"model {spec.model!r} is not the path of a class", _HOW_TO)
+        if not _found(module):
+            raise _wrong(spec, f"model {spec.model!r}: there is no module {module!r}", _HOW_TO)
+        max_batch = spec.engine_args.get("max_batch", DEFAULT_MAX_BATCH)
+        if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
+            raise _wrong(spec, f"max_batch must be a whole number from 1, not {max_batch!r}")
+        _encoded(spec, dict(spec.engine_args))
+
+    def frontend(self, spec: StageSpec) -> OmniFrontend:
+        """The stage's front-end; cheap for this kind."""
+        return OmniFrontend(spec)
+
+    def client(
+        self,
+        spec: StageSpec,
+        frontend: Callable[[], Frontend],
+        transport: Transport,
+        *,
+        replica: int,
+        generation: int,
+    ) -> StageDiffusionClient:
+        """A client for one generation, with a socket of its own."""
+        return StageDiffusionClient(transport, stage=spec.name, replica=replica, generation=generation)
+
+    def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
+        """The child for one generation. Its output is unbuffered: it may end at once, and its last words count."""
+        env = dict(spec.env)
+        if spec.devices is not None:
+            env["CUDA_VISIBLE_DEVICES"] = spec.devices
+        return Launch(
+            stage=spec.name,
+            replica=replica,
+            generation=generation,
+            argv=(spec.python or sys.executable, "-u", "-m", self.module),
+            env=env,
+            payload=_encoded(spec, {**self.payload(spec), "env": env, **addresses}),
+        )
+
+    def payload(self, spec: StageSpec) -> dict[str, Any]:
+        """What the child reads from its stdin, beside ``env``, ``address`` and ``identity``."""
+        args = dict(spec.engine_args)
+        max_batch = args.pop("max_batch", DEFAULT_MAX_BATCH)
+        # What check found, the child must find; another interpreter has its own path.
+        path = [os.path.abspath(entry) for entry in sys.path] if spec.python is None else []
+        return {"class": spec.model, "args": args, "max_batch": max_batch, "path": path}
+
+
+def _found(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _encoded(spec: StageSpec, value: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.msgpack.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise _wrong(spec, f"engine_args: {error}", "arguments are plain values") from None
+
+
+def _wrong(spec: StageSpec, problem: str, hint: str | None = None) -> ConfigError:
+    return ConfigError(f"stage {spec.name}: {problem}", hint=hint, stage=spec.name)

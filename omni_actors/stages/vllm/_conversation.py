@@ -1,0 +1,280 @@
+"""One generation's conversation with an EngineCore, without I/O: leases, calls, barriers, and what they are owed.
+
+This is the only owner of a generation's leases. Messages in, events out; work in, frames out; it never waits.
+
+- A lease is *live* from ``add`` until it finishes, fails or is aborted; outputs for other keys are dropped, so nothing
+  of an aborted key is produced after ``abort`` (I3). From then on it is *releasing* until its barrier is answered.
+- A barrier is one side-effect-free call queued behind an ABORT: its answer, whatever it says, confirms every ABORT
+  before it. All keys doomed since the last one share it.
+- Each lease ends exactly once (I11): produced as finished and released, released, or failed.
+
+Leases whose text somebody reads go through a TextProcessor; the others are lists of token ids and never meet one.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from omni_actors._errors import EngineDead, EngineRejected, OmniError, ProtocolError
+from omni_actors.lifecycle.events import Event, LeaseFailed, Produced, Released, TextChunk
+from omni_actors.wire.vllm.codec import FINISH_ABORT, FINISH_ERROR, rejection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from omni_actors.stages._interface import Work
+    from omni_actors.wire.vllm import CoreCodec, TextProcessor
+
+__all__ = ["Conversation", "PendingCall"]
+
+_FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+_PROBE = "is_sleeping"
+"""The engine's cheapest public method: no side effect, answered between two steps."""
+
+
+class _Lease:
+    """One live lease, and its processor's sink. ``tokens``: those not yet produced; None: the processor has them."""
+
+    __slots__ = ("done", "key", "owner", "prompt_tokens", "stream", "tokens")
+
+    def __init__(self, owner: Conversation, work: Work, prompt_tokens: int, *, raw: bool) -> None:
+        self.owner, self.key, self.stream, self.prompt_tokens = owner, work.key, work.stream, prompt_tokens
+        self.tokens: list[int] | None = [] if raw else None
+        self.done = False
+
+    def put(self, output: Any) -> None:
+        """One RequestOutput, from within ``TextProcessor.process``."""
+        choice, finished = output.outputs[0], output.finished
+        chunk = TextChunk(
+            text=choice.text,
+            token_ids=choice.token_ids,
+            logprobs=choice.logprobs,
+            finish_reason=choice.finish_reason,
+            stop_reason=choice.stop_reason,
+            prompt_tokens=self.prompt_tokens,
+            native=output,
+        )
+        self.owner.events.append(Produced(self.key, chunk, finished, finished and self.done))
+        if finished:
+            del self.owner.live[self.key]
+
+    def put_raw(self, output: Any, reason: int | None) -> None:
+        """New token ids that nobody reads as text."""
+        tokens: list[int] = output.new_token_ids
+        if reason is None and not self.stream:
+            assert self.tokens is not None
+            self.tokens += tokens
+        elif reason is None:
+            self._produce(TextChunk(token_ids=tokens, prompt_tokens=self.prompt_tokens), last=False)
+        else:
+            chunk = TextChunk(
+                token_ids=self.tokens + tokens if self.tokens else tokens,
+                finish_reason=_FINISH_REASONS[reason],
+                stop_reason=output.stop_reason,
+                prompt_tokens=self.prompt_tokens,
+            )
+            del self.owner.live[self.key]
+            self._produce(chunk, last=True)
+
+    def _produce(self, chunk: TextChunk, *, last: bool) -> None:
+        if last or chunk.token_ids:
+            self.owner.events.append(Produced(self.key, chunk, last, last))
+
+
+class PendingCall:
+    """A call that somebody waits for. ``deadline`` is absolute; ``wake`` is called once, when it is answered."""
+
+    __slots__ = ("deadline", "error", "result", "wake")
+
+    def __init__(self, wake: Callable[[], None], deadline: float) -> None:
+        self.wake, self.deadline = wake, deadline
+        self.result: Any = None
+        self.error: OmniError | None = None
+
+    def answer(self, result: Any, error: OmniError | None) -> None:
+        """Settle it and wake the waiter."""
+        self.result, self.error = result, error
+        self.wake()
+
+
+class Conversation:
+    """See the module. ``events`` is what happened since the last ``take``; ``verdict`` is set when it is over."""
+
+    def __init__(
+        self,
+        codec: CoreCodec,
+        processor: TextProcessor,
+        missing: Callable[[Sequence[str]], None],
+        where: Mapping[str, Any],
+    ) -> None:
+        self.events: list[Event] = []
+        self.live: dict[str, _Lease] = {}
+        self.verdict: OmniError | None = None
+        self._codec, self._processor, self._missing, self._where = codec, processor, missing, where
+        self._name = f"{where['stage']}/{where['replica']}"
+        self._releasing: set[str] = set()
+        self._doomed: list[str] = []
+        self._calls: dict[int, PendingCall | tuple[str, ...]] = {}
+        self._call_ids = count()
+
+    @property
+    def owes(self) -> bool:
+        """Whether the engine owes an answer of any kind."""
+        return bool(self.live or self._calls or self._doomed)
+
+    @property
+    def probing(self) -> bool:
+        """Whether a barrier or a ping is under way: another ping would tell nothing more."""
+        return any(type(call) is tuple for call in self._calls.values())
+
+    @property
+    def latest_deadline(self) -> float:
+        """Of the calls that somebody waits for; ``-inf`` if there are none."""
+        deadlines = (call.deadline for call in self._calls.values() if isinstance(call, PendingCall))
+        return max(deadlines, default=float("-inf"))
+
+    def take(self) -> list[Event]:
+        """The events since the last take, in order."""
+        events, self.events = self.events, []
+        return events
+
+    def add(self, work: Work) -> list[Any] | None:
+        """A new live lease; the frames of its ADD. None: it cannot be encoded, and its failure is among the events."""
+        assert work.key not in self.live, work.key
+        assert work.key not in self._releasing, work.key
+        try:
+            frames = self._codec.encode_add(work.body)
+        except OmniError as error:
+            self.events.append(LeaseFailed(work.key, error))
+            return None
+        raw = not (work.text or self._codec.needs_text(work.body))
+        lease = _Lease(self, work, self._codec.prompt_tokens(work.body), raw=raw)
+        if not raw:
+            self._processor.add(work.body, work.index, lease)
+        self.live[work.key] = lease
+        return frames
+
+    def abort(self, keys: Iterable[str]) -> list[str]:
+        """Silence these leases and doom them; those of ``keys`` that were live. Aborts go out with ``take_aborts``."""
+        known = [key for key in dict.fromkeys(keys) if key in self.live]
+        self._processor.drop([key for key in known if self.live.pop(key).tokens is None])
+        self._doom(known)
+        return known
+
+    def withdraw(self, key: str, error: OmniError | None = None) -> None:
+        """This lease's ADD never left: it is released (or failed) at once, without a barrier."""
+        if (lease := self.live.pop(key, None)) is not None and lease.tokens is None:
+            self._processor.drop([key])
+        if key in self._releasing:
+            self._releasing.remove(key)
+            self._doomed.remove(key)
+        self.events.append(Released(key) if error is None else LeaseFailed(key, error))
+
+    def _doom(self, keys: Sequence[str]) -> None:
+        self._releasing.update(keys)
+        self._doomed += keys
+
+    @property
+    def doomed(self) -> bool:
+        """Whether aborts wait to be sent."""
+        return bool(self._doomed)
+
+    def take_aborts(self) -> list[list[Any]]:
+        """One ABORT for all doomed leases and its barrier: two messages, to be sent in this order."""
+        keys, self._doomed = tuple(self._doomed), []
+        return [self._codec.encode_abort(keys), self._probe(keys)]
+
+    def ping(self) -> list[Any] | None:
+        """A probe that releases nothing; None if a probe is under way."""
+        return None if self.probing else self._probe(())
+
+    def _probe(self, keys: tuple[str, ...]) -> list[Any]:
+        call_id = next(self._call_ids)
+        self._calls[call_id] = keys
+        return self._codec.encode_utility(call_id, _PROBE, ())
+
+    def call(self, method: str, args: Sequence[Any], call: PendingCall) -> tuple[int, list[Any]]:
+        """A call for somebody: its id and its frames. Raises InvalidRequest for arguments that do not encode."""
+        call_id = next(self._call_ids)
+        frames = self._codec.encode_utility(call_id, method, args)
+        self._calls[call_id] = call
+        return call_id, frames
+
+    def forget(self, call_id: int) -> None:
+        """Nobody waits for this call any more; a late answer is ignored."""
+        self._calls.pop(call_id, None)
+
+    def fail_calls(self, error: OmniError) -> None:
+        """The end of the conversation: whoever waits for a call gets ``error``."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            if isinstance(call, PendingCall):
+                call.answer(None, error)
+
+    def apply(self, messages: Iterable[Sequence[Any]]) -> None:
+        """Decode and apply in order; what comes of it are the events. Stops where a verdict is reached."""
+        for frames in messages:
+            if self.verdict is not None:
+                return
+            try:
+                self._apply(frames)
+            except ProtocolError as error:
+                self.verdict = ProtocolError(f"{self._name}: {error}", **self._where)
+                self.verdict.__cause__ = error
+
+    def _apply(self, frames: Sequence[Any]) -> None:
+        step = self._codec.decode_outputs(frames)
+        if step is None:
+            self.verdict = EngineDead(
+                f"{self._name}: the engine reported its own death", verdict="sentinel", **self._where
+            )
+            return
+        if step.outputs:
+            self._apply_outputs(step)
+        if step.utility_output is not None:
+            self._apply_answer(step.utility_output)
+
+    def _apply_outputs(self, step: Any) -> None:
+        live, texts = self.live, []
+        for output in step.outputs:
+            lease = live.get(output.request_id)
+            if lease is None:
+                continue
+            reason = output.finish_reason
+            if reason is not None:
+                lease.done = True
+                if reason in (FINISH_ERROR, FINISH_ABORT):
+                    self._reject(lease, output)
+                    continue
+            if lease.tokens is None:
+                texts.append(output)
+            else:
+                lease.put_raw(output, reason)
+        if texts:
+            self._doom(self._processor.process(texts, step))
+
+    def _reject(self, lease: _Lease, output: Any) -> None:
+        """The engine ended it unasked, so it holds nothing for it and the others are not concerned."""
+        del self.live[lease.key]
+        if lease.tokens is None:
+            self._processor.drop([lease.key])
+        if output.mm_cache_miss_hashes:
+            self._missing(output.mm_cache_miss_hashes)
+        aborted = output.finish_reason == FINISH_ABORT
+        words = "the engine aborted it (it is shutting down or paused)" if aborted else rejection(output)
+        self.events.append(LeaseFailed(lease.key, self._rejected(words)))
+
+    def _apply_answer(self, answer: Any) -> None:
+        # Negative ids are the engine's own notifications; ids that are not pending belong to callers who left.
+        call = self._calls.pop(answer.call_id, None)
+        if isinstance(call, tuple):
+            self._releasing.difference_update(call)
+            self.events += map(Released, call)
+        elif call is not None and answer.failure_message is not None:
+            call.answer(None, self._rejected(answer.failure_message))
+        elif call is not None:
+            call.answer(None if answer.result is None else answer.result.result, None)
+
+    def _rejected(self, words: str) -> EngineRejected:
+        return EngineRejected(f"{self._name}: {words}", **self._where)

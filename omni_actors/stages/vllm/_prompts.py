@@ -1,0 +1,125 @@
+"""Prompts: what kinds there are, how heavy they are, and how vLLM's renderer makes engine input of them.
+
+Kinds: text, token ids, vLLM's prompt dicts (text, token ids or embeddings, multi-modal data beside them), chat
+messages, and input that was rendered before (a dict with ``type``). All that vLLM says against a prompt becomes
+InvalidRequest.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from omni_actors._errors import InvalidRequest
+
+__all__ = ["PromptRenderer", "check_prompt", "is_chat"]
+
+_HEAVY_CHARS = 4096
+"""A fast tokenizer takes about a millisecond for this."""
+_HEAVY_TOKENS = 32_768
+_PROMPT_KEYS = ("prompt_token_ids", "prompt", "prompt_embeds", "encoder_prompt", "type")
+
+
+def is_chat(prompt: Any) -> bool:
+    """A list of messages."""
+    return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], Mapping) and "role" in prompt[0]
+
+
+def check_prompt(stage: str, prompt: Any, max_model_len: int) -> None:
+    """Raise InvalidRequest for a prompt that is none, is empty, or has too many token ids. Microseconds."""
+    if isinstance(prompt, Mapping):
+        key = next((key for key in _PROMPT_KEYS if key in prompt), None)
+        if key is None:
+            raise _invalid(stage, f"a prompt dict has one of {', '.join(_PROMPT_KEYS[:3])}; got {sorted(prompt)[:8]}")
+        if key in ("prompt_token_ids", "prompt"):
+            check_prompt(stage, prompt[key], max_model_len)
+        return
+    if not isinstance(prompt, str | list | tuple):
+        kind = type(prompt).__name__
+        raise _invalid(stage, f"a prompt is text, token ids, a vLLM prompt dict or chat messages, not {kind}")
+    if not prompt:
+        raise _invalid(stage, "the prompt is empty")
+    if isinstance(prompt, str) or is_chat(prompt):
+        return
+    if type(prompt[0]) is not int:
+        raise _invalid(stage, f"token ids are whole numbers, not {type(prompt[0]).__name__}")
+    if len(prompt) >= max_model_len:
+        raise _invalid(
+            stage, f"the prompt's {len(prompt)} tokens leave no room to answer: the limit is {max_model_len} in all"
+        )
+
+
+def _invalid(stage: str, words: str) -> InvalidRequest:
+    return InvalidRequest(f"stage {stage!r}: {words}", stage=stage)
+
+
+class PromptRenderer:
+    """vLLM's renderer, made thread-safe: tokenizers are not, and multi-modal data must be processed one at a time."""
+
+    def __init__(self, renderer: Any, model_config: Any) -> None:
+        from vllm.renderers.inputs.preprocess import parse_model_prompt
+        from vllm.renderers.params import ChatParams
+
+        self._renderer, self._model_config = renderer, model_config
+        self._parse, self._chat_params = parse_model_prompt, ChatParams
+        self._lock = threading.Lock()
+
+    def heavy(self, prompt: Any) -> bool:
+        """Whether rendering takes about a millisecond or more, or would wait for another thread that renders."""
+        if isinstance(prompt, str):
+            return len(prompt) > _HEAVY_CHARS or self._lock.locked()
+        if isinstance(prompt, Mapping):
+            return "prompt" not in prompt or len(prompt) > 1 or self.heavy(prompt["prompt"])
+        if is_chat(prompt):
+            return not _short(prompt) or self._lock.locked()
+        return len(prompt) > _HEAVY_TOKENS
+
+    def render(self, prompt: Any, *, tokenization: Mapping[str, Any], chat: Mapping[str, Any]) -> Any:
+        """Engine input. ``tokenization`` and ``chat`` are vLLM's tokenization_kwargs and chat_template_kwargs."""
+        if isinstance(prompt, Mapping) and "type" in prompt:
+            return prompt
+        if isinstance(prompt, list | tuple) and type(prompt[0]) is int and not self._model_config.is_encoder_decoder:
+            return {"type": "token", "prompt_token_ids": list(prompt)}
+        with self._lock:
+            if is_chat(prompt):
+                return self._render_chat(prompt, tokenization, chat)
+            return self._render_completion(prompt, tokenization)
+
+    def _render_completion(self, prompt: Any, tokenization: Mapping[str, Any]) -> Any:
+        params = self._renderer.default_cmpl_tok_params
+        if tokenization:
+            params = params.with_kwargs(**tokenization)
+        plain = dict(prompt) if isinstance(prompt, Mapping) else prompt
+        (rendered,) = self._renderer.render_cmpl([self._parse(self._model_config, plain)], params)
+        return rendered
+
+    def _render_chat(self, messages: list[Any], tokenization: Mapping[str, Any], chat: Mapping[str, Any]) -> Any:
+        # As vLLM's own LLM.chat does it: the template writes the special tokens, so the tokenizer must not.
+        params = self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False, **tokenization)
+        settings: dict[str, Any] = {"add_generation_prompt": True, "continue_final_message": False, "tokenize": self._tokenizes, **chat}
+        _, (rendered,) = self._renderer.render_chat(
+            [messages], self._chat_params(chat_template_kwargs=settings), params
+        )
+        return rendered
+
+    @property
+    def _tokenizes(self) -> bool:
+        """Mistral's templates make token ids, and so must any template with embeddings in it."""
+        mistral = type(self._renderer.tokenizer).__name__.startswith("Mistral")
+        return mistral or bool(self._model_config.enable_prompt_embeds)
+
+    def forget_data(self) -> None:
+        """Clear the multi-modal sender cache: the engine that held its other half is gone. Waits for a rendering."""
+        with self._lock:
+            self._renderer.clear_mm_cache()
+
+    def limit_changed(self) -> None:
+        """The model's length limit was lowered; vLLM caches params made of it."""
+        for name in ("default_cmpl_tok_params", "default_chat_tok_params"):
+            self._renderer.__dict__.pop(name, None)
+
+
+def _short(messages: list[Any]) -> bool:
+    contents = [message.get("content") for message in messages]
+    return all(isinstance(content, str) for content in contents) and sum(map(len, contents)) <= _HEAVY_CHARS

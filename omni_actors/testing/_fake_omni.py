@@ -1,0 +1,243 @@
+"""A fake engine that speaks the omni stage wire, over any transport and on trio's clock, and misbehaves as told.
+
+``FakeBehaviour`` is data: it travels as the stage's ``engine_args``. The same callable runs as a task of a simulation
+(in memory, on virtual time) and as a real process (``python -m omni_actors.testing.fake_omni``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
+
+import msgspec
+import trio
+
+from omni_actors._errors import ConfigError
+from omni_actors.stages.omni import OmniKind
+from omni_actors.wire import omni as wire
+from omni_actors.wire.omni import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omni_actors.config.specs import StageSpec
+    from omni_actors.transport import Message, Transport
+
+__all__ = ["FakeBehaviour", "FakeExit", "FakeOmni", "FakeOmniKind"]
+
+HEARTBEAT_S = 1.0
+GARBAGE = b"\xffgarbage"
+
+
+class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a fake engine behaves. Times are seconds; chunks are counted per lease, from 0.
+
+    ``echo``: input i (a number up to 255, of the prompt or of its ``inputs``) becomes chunk i, one byte; then ``chunks``
+    is not used. ``text``: chunks are text. ``capacity``: leases at work, others queue. ``exit_code``: of a death at
+    ``die_at_chunk``, negative for a signal. ``stall_at_chunk``: the process freezes, hears and says nothing more.
+    ``stuck_at_chunk``: the lease makes nothing more, the process lives. ``garbage_at_chunk``: bytes that are no message.
+    ``release`` and ``release_s``: how, and how late, it confirms. ``stderr``: a line written at the start.
+    """
+
+    chunks: int = 3
+    chunk_s: float = 0.01
+    start_s: float = 0.0
+    capacity: int = 8
+    echo: bool = False
+    text: bool = False
+    die_at_chunk: int | None = None
+    exit_code: int = 3
+    stall_at_chunk: int | None = None
+    stuck_at_chunk: int | None = None
+    garbage_at_chunk: int | None = None
+    fail_at_chunk: int | None = None
+    release: Literal["normal", "double", "missing"] = "normal"
+    release_s: float = 0.0
+    silent_at_start: bool = False
+    exit_at_start: int | None = None
+    ignore_sigterm: bool = False
+    stderr: str = ""
+
+
+class FakeExit(Exception):
+    """Raised by a fake engine to end its process with ``code``; negative: by that signal."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"exit {code}")
+        self.code = code
+
+
+class FakeOmni:
+    """One running fake engine. Owns its socket and its side of the wire."""
+
+    def __init__(self, behaviour: FakeBehaviour, payload: Mapping[str, Any], transport: Transport) -> None:
+        self.behaviour = behaviour
+        self._socket = transport.dealer(payload["address"], payload["identity"].encode())
+        self._side = wire.EngineSide()
+        self._slots = trio.Semaphore(behaviour.capacity)
+        self._work: dict[str, trio.CancelScope] = {}
+        self._greeted, self._owed = trio.Event(), trio.Event()
+        self._made = 0
+        # Cancelled when the process ends (with a code) or freezes (without): all its tasks at once.
+        self._life = trio.CancelScope()
+        self._code: int | None = None
+
+    async def run(self) -> NoReturn:
+        """Serve until cancelled. Raises ``FakeExit`` for each end that an engine process can choose itself."""
+        if self.behaviour.exit_at_start is not None:
+            self._exit(self.behaviour.exit_at_start)
+        try:
+            with self._life:
+                await self._live()
+            if self._code is not None:
+                raise FakeExit(self._code)
+            # Frozen, without a deadline: it ends by being killed.
+            await trio.sleep_forever()
+        finally:
+            self._socket.close()
+        raise AssertionError("a frozen process went on")
+
+    def stop(self) -> None:
+        """What SIGTERM and Stop do: end every lease, exit with 0. SIGTERM may be ignored by its behaviour."""
+        self._side.stop()
+        for end in self._side.ends():
+            self._say(end)
+        self._exit(0)
+
+    def _exit(self, code: int) -> None:
+        self._code = code
+        self._life.cancel()
+
+    async def _live(self) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._load)
+            nursery.start_soon(self._beat)
+            while True:
+                for message in await self._socket.receive():
+                    self._hear(message, nursery)
+
+    async def _load(self) -> None:
+        if self.behaviour.silent_at_start:
+            return
+        self._say(wire.Hello(pid=0))
+        await self._greeted.wait()
+        await trio.sleep(self.behaviour.start_s)
+        self._say(wire.Ready(capacity=self.behaviour.capacity))
+
+    async def _beat(self) -> None:
+        while True:
+            await self._owed.wait()
+            await trio.sleep(HEARTBEAT_S)
+            if self._side.owed:
+                self._say(wire.Heartbeat(progress=self._made))
+            else:
+                self._owed = trio.Event()
+
+    def _hear(self, frames: Message, nursery: trio.Nursery) -> None:
+        message = wire.decode(frames)
+        self._side.receive(message)
+        if self._side.owed:
+            self._owed.set()
+        match message:
+            case wire.Hello():
+                self._greeted.set()
+            case wire.Submit():
+                scope = self._work[message.key] = trio.CancelScope()
+                nursery.start_soon(self._serve_lease, message, scope)
+            case wire.Abort(keys=keys):
+                for key in keys:
+                    if key in self._work:
+                        self._work[key].cancel()
+            case wire.Call():
+                self._call(message)
+            case wire.Ping(id=ping):
+                self._say(wire.Heartbeat(progress=self._made, ping=ping))
+            case wire.Stop():
+                self.stop()
+
+    async def _serve_lease(self, submit: wire.Submit, scope: trio.CancelScope) -> None:
+        with scope:
+            async with self._slots:
+                if await self._produce(submit):
+                    return
+        await self._release(submit.key)
+
+    async def _produce(self, submit: wire.Submit) -> bool:
+        """Make the chunks; whether the lease failed."""
+        chunks = _chunks(self.behaviour, submit.prompt)
+        for seq, (tensors, meta) in enumerate(chunks):
+            await trio.sleep(self.behaviour.chunk_s)
+            await self._misbehave(seq)
+            if seq == self.behaviour.fail_at_chunk:
+                self._work.pop(submit.key)
+                self._say(wire.Failed(submit.key, f"failed at chunk {seq}, as told"))
+                return True
+            last = seq == len(chunks) - 1
+            self._made += 1
+            self._say(wire.Output(submit.key, seq, tensors, meta, last, "stop" if last else None))
+        return False
+
+    async def _misbehave(self, seq: int) -> None:
+        told = self.behaviour
+        if seq == told.die_at_chunk:
+            self._exit(told.exit_code)
+        if seq == told.garbage_at_chunk:
+            self._socket.send([GARBAGE])
+        if seq == told.stall_at_chunk:
+            self._life.cancel()
+        if seq in (told.die_at_chunk, told.stall_at_chunk, told.stuck_at_chunk):
+            # Ended from outside: by the process's end, or for a stuck lease by its abort.
+            await trio.sleep_forever()
+
+    async def _release(self, key: str) -> None:
+        await trio.sleep(self.behaviour.release_s)
+        del self._work[key]
+        if self.behaviour.release == "missing":
+            return
+        self._say(wire.Released(key))
+        if self.behaviour.release == "double":
+            self._socket.send(wire.encode(wire.Released(key)))
+
+    def _call(self, call: wire.Call) -> None:
+        match call.method:
+            case "echo":
+                self._say(wire.CallResult(call.id, call.args))
+            case "stats":
+                self._say(wire.CallResult(call.id, {"live": self._side.live, "made": self._made}))
+            case "hang":
+                return
+            case _:
+                self._say(wire.CallResult(call.id, error=f"the fake has no method {call.method!r}"))
+
+    def _say(self, message: wire.Message) -> None:
+        self._side.send(message)
+        self._socket.send(wire.encode(message))
+        if self._side.state is State.SERVING and self._side.owed:
+            self._owed.set()
+
+
+def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.Tensor], dict[str, Any]]]:
+    """What a prompt becomes: a function of it and of the behaviour alone (I7). At least one chunk: the end."""
+    if behaviour.echo:
+        inputs = prompt["inputs"] if isinstance(prompt, dict) else prompt
+        return [({"data": wire.Tensor("uint8", (1,), bytes([value]))}, {}) for value in inputs] or [({}, {})]
+    if behaviour.text:
+        return [({}, {"text": f"{seq} "}) for seq in range(behaviour.chunks)] or [({}, {})]
+    audio = wire.Tensor("float32", (4,), bytes(16))
+    return [({"audio": audio}, {"sample_rate": 24_000}) for _ in range(behaviour.chunks)] or [({}, {})]
+
+
+class FakeOmniKind(OmniKind):
+    """The kind ``fake``: the generation kind's client, with this engine as the child. ``model`` is not looked at."""
+
+    module = "omni_actors.testing.fake_omni"
+
+    def check(self, spec: StageSpec) -> None:
+        """Raises ConfigError for engine arguments that are no FakeBehaviour."""
+        try:
+            msgspec.convert(dict(spec.engine_args), FakeBehaviour)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"stage {spec.name}: engine_args: {error}", stage=spec.name) from None
+
+    def payload(self, spec: StageSpec) -> dict[str, Any]:
+        """The behaviour, as ``args``."""
+        return {"args": dict(spec.engine_args)}
