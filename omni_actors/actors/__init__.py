@@ -22,10 +22,10 @@ from __future__ import annotations
 
 from omni_actors.actors._accounting import Backoff, Intensity, PerChild, Restart, Strategy
 from omni_actors.actors._child import ChildEvent, ChildSpec, EventKind, Life
-from omni_actors.actors._mailbox import ActorRef, Ask, Mailbox, MailboxStatistics, run_actor
+from omni_actors.actors._mailbox import ActorRef, Ask, Mailbox, open_mailbox, run_actor
 from omni_actors.actors._supervisor import ChildState, Supervisor
 
 __all__ = [
     "ActorRef", "Ask", "Backoff", "ChildEvent", "ChildSpec", "ChildState", "EventKind", "Intensity", "Life", "Mailbox",
-    "MailboxStatistics", "PerChild", "Restart", "Strategy", "Supervisor", "run_actor",
+    "PerChild", "Restart", "Strategy", "Supervisor", "open_mailbox", "run_actor",
 ]  # fmt: skip

@@ -66,7 +66,7 @@ class Backoff:
 
 @attrs.frozen
 class Verdict:
-    """What to do about a child's end. To restart: end the siblings in ``stop``, then start ``restart``, in this order."""
+    """What to do about a child's end. To restart: end the siblings in ``stop``, then start those in ``restart``."""
 
     action: Literal["nothing", "restart", "down", "give_up"]
     stop: tuple[str, ...] = ()
@@ -83,7 +83,7 @@ class Accounts:
         self._ready_at: dict[str, float] = {}
         self._failures = dict.fromkeys(kinds, 0)
         self._down: set[str] = set()
-        # The oldest of the last max_restarts decides alone, so no more are kept.
+        # More than max_restarts of them are never asked for.
         self._restarts: deque[float] = deque(maxlen=policy.max_restarts if isinstance(policy, Intensity) else 0)
 
     def ready(self, name: str, at: float) -> None:
@@ -106,13 +106,10 @@ class Accounts:
             if self._failures[name] > self._policy.max_failures:
                 self._down.add(name)
                 return Verdict("down")
-        elif len(self._restarts) == self._policy.max_restarts and self._in_window(self._policy.within_s, at):
+        elif self._policy.max_restarts == len([t for t in self._restarts if at <= t + self._policy.within_s]):
             return Verdict("give_up")
         self._restarts.append(at)
         return self._restart(name, at)
-
-    def _in_window(self, within_s: float, at: float) -> bool:
-        return not self._restarts or at <= self._restarts[0] + within_s
 
     def _restart(self, name: str, at: float) -> Verdict:
         names = tuple(self._kinds)

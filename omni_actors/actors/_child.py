@@ -67,7 +67,7 @@ class Life:
         self._scope = trio.CancelScope(shield=True, deadline=trio.current_time() + spec.start_s)
 
     def started(self, value: Any = None) -> None:
-        """Report readiness; ``Supervisor.value`` hands ``value`` on. Ignored if too late. ActorError the second time."""
+        """Report readiness; ``Supervisor.value`` hands ``value`` on. Ignored if late. ActorError the second time."""
         if self.is_ready:
             raise ActorError(f"child {self.name!r} called started() twice", generation=self.generation)
         if not self.is_over and not self._scope.cancel_called:

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar
 
-import attrs
 import trio
 
 from omni_actors._errors import ActorDied, UsageError
 
-__all__ = ["ActorRef", "Ask", "Mailbox", "MailboxStatistics", "run_actor"]
+__all__ = ["ActorRef", "Ask", "Mailbox", "Serve", "open_mailbox", "run_actor"]
 
 M = TypeVar("M")
 
@@ -33,52 +32,37 @@ class Ask(Generic[M]):
         return self._over.is_set()
 
     def reply(self, value: Any = None) -> bool:
-        """Answer it. False if it had ended already; the value is then dropped."""
+        """Answer it. False if it had ended already; the answer is then dropped."""
         return self._end(value, None)
 
     def fail(self, error: BaseException) -> bool:
-        """Answer it with an error, raised from the asker's ``ask``. False if it had ended already."""
+        """Answer it with an error, raised from the asker's ``ask``. False as for ``reply``."""
         return self._end(None, error)
 
-    def _end(self, value: Any, error: BaseException | None) -> bool:
+    def _end(self, *outcome: Any) -> bool:
         if self.is_over:
             return False
-        self._outcome = (value, error)
+        self._outcome = outcome
         self._over.set()
         return True
-
-
-@attrs.frozen
-class MailboxStatistics:
-    """``waiting`` senders stand before a full mailbox; ``open_asks`` are unanswered, unread ones included."""
-
-    buffered: int
-    capacity: int
-    waiting: int
-    open_asks: int
 
 
 class Mailbox(Generic[M]):
     """The reading end, for the one task that owns it. Leaving its ``with`` block closes it: the actor is then dead.
 
-    ``receive()`` and ``receive_nowait()`` are the memory channel's own: they cost nothing on top of it.
+    ``receive()``, ``receive_nowait()`` and ``statistics()`` are the memory channel's own and cost nothing on top of it.
     """
 
     def __init__(self, name: str, *, capacity: int) -> None:
         if not isinstance(capacity, int) or capacity < 1:
             raise UsageError(f"mailbox {name!r} needs a capacity of at least 1, not {capacity!r}")
-        self.name, self.ref = name, ActorRef(self)
+        self.name = name
         self._send, self._receive = trio.open_memory_channel[M | Ask[M]](capacity)
-        self.receive: Callable[[], Awaitable[M | Ask[M]]] = self._receive.receive
-        self.receive_nowait: Callable[[], M | Ask[M]] = self._receive.receive_nowait
+        self.receive, self.receive_nowait = self._receive.receive, self._receive.receive_nowait
+        self.statistics = self._receive.statistics
         self._asks: set[Ask[M]] = set()
         self._closed = False
         self._cause: BaseException | None = None
-
-    def statistics(self) -> MailboxStatistics:
-        """Counts of this instant, for metrics and tests."""
-        now, asks = self._receive.statistics(), len(self._asks)
-        return MailboxStatistics(now.current_buffer_used, int(now.max_buffer_size), now.tasks_waiting_send, asks)
 
     def close(self, cause: BaseException | None = None) -> list[M]:
         """Refuse everything from now on, fail the open asks, return the told messages that nobody read. Idempotent.
@@ -90,7 +74,7 @@ class Mailbox(Generic[M]):
         self._closed, self._cause = True, cause
         unread: list[M | Ask[M]] = []
         # By hand: closing would drop the buffer. This lets waiting senders in too, so that none is left behind.
-        while self._receive.statistics().current_buffer_used:
+        while self.statistics().current_buffer_used:
             unread.append(self.receive_nowait())
         self._receive.close()
         self._send.close()
@@ -116,13 +100,15 @@ class ActorRef(Generic[M]):
     def __init__(self, mailbox: Mailbox[M]) -> None:
         self._mailbox = mailbox
 
-    async def tell(self, message: M) -> None:
+    async def tell(self, message: M | Ask[M]) -> None:
         """Put a message into the mailbox, waiting while it is full; bounded by the caller's own scope.
 
         Raises ActorDied if the actor has ended before. Returning, it promises no more than that the message was put in:
         whoever must know that it was read asks. Cancelled, it has put nothing in.
         """
-        await self._put(message)
+        if self._mailbox._closed:
+            raise self._mailbox._died()
+        await self._mailbox._send.send(message)
 
     def try_tell(self, message: M) -> bool:
         """Put a message in without waiting: False if the mailbox is full. Raises ActorDied if the actor has ended."""
@@ -138,13 +124,13 @@ class ActorRef(Generic[M]):
         """Ask, and wait for the answer until ``deadline``, an absolute time of ``trio.current_time()``.
 
         Ends exactly once: returns the reply (or raises what the actor failed it with), or raises ActorDied, or
-        ``trio.TooSlowError`` at the deadline, time before a full mailbox included. Cancelled, a later reply reaches nobody.
+        ``trio.TooSlowError`` at the deadline, time before a full mailbox included. Cancelled, nobody hears the reply.
         """
         ask, asks = Ask(message), self._mailbox._asks
         asks.add(ask)
         try:
             with trio.move_on_at(deadline):
-                await self._put(ask)
+                await self.tell(ask)
                 await ask._over.wait()
         finally:
             asks.discard(ask)
@@ -154,24 +140,24 @@ class ActorRef(Generic[M]):
             raise error
         return value
 
-    async def _put(self, message: M | Ask[M]) -> None:
-        if self._mailbox._closed:
-            raise self._mailbox._died()
-        await self._mailbox._send.send(message)
+
+def open_mailbox(name: str, *, capacity: int) -> tuple[ActorRef[Any], Mailbox[Any]]:
+    """Both ends of a mailbox for ``capacity`` messages. UsageError if that is not a whole number of at least 1."""
+    mailbox = Mailbox[Any](name, capacity=capacity)
+    return ActorRef(mailbox), mailbox
 
 
-async def run_actor(
-    serve: Callable[[Mailbox[Any]], Awaitable[None]],
-    *,
-    name: str,
-    capacity: int,
-    task_status: trio.TaskStatus[ActorRef[Any]] = trio.TASK_STATUS_IGNORED,
-) -> None:
+Serve = Callable[[Mailbox[Any]], Awaitable[None]]
+Status = trio.TaskStatus[ActorRef[Any]]
+
+
+async def run_actor(serve: Serve, *, name: str, capacity: int, task_status: Status = trio.TASK_STATUS_IGNORED) -> None:
     """Run an actor to its end: ``serve(mailbox)`` owns the state. Its ref is the value of ``task_status.started``.
 
     For ``nursery.start`` and, as ``lambda life: run_actor(…, task_status=life)``, for ``ChildSpec.start``. Raises what
     ``serve`` raises; cancellation ends the actor like any other end.
     """
-    with Mailbox[Any](name, capacity=capacity) as mailbox:
-        task_status.started(mailbox.ref)
+    ref, mailbox = open_mailbox(name, capacity=capacity)
+    with mailbox:
+        task_status.started(ref)
         await serve(mailbox)

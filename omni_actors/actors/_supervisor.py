@@ -19,11 +19,10 @@ from omni_actors._errors import ActorNotReady, GaveUp, UsageError
 from omni_actors.actors._accounting import Accounts, Backoff, Intensity, PerChild, Strategy, Verdict
 from omni_actors.actors._child import ChildEvent, ChildSpec, EventKind, Life
 
-__all__ = ["ChildState", "Observe", "Supervisor"]
+__all__ = ["ChildState", "Supervisor"]
 
 ChildState = Literal["starting", "ready", "backing_off", "down", "stopped"]
 Observe = Callable[[ChildEvent], None]
-
 _log = logging.getLogger("omni_actors.actors")
 
 
@@ -45,10 +44,10 @@ class _Child:
 class Supervisor:
     """Children that are started, watched, restarted and stopped together; OTP's rules, in one trio task.
 
-    ``strategy``: a failure restarts the child alone, with the later ones, or with all: transient ones that had ended
-    too, temporary ones not (as in OTP). ``intensity``: ``Intensity`` ends everything with GaveUp when restarts come too
-    fast, ``PerChild`` gives up on one child at a time. ``start_order`` and ``stop_order`` hold for the first start, group
-    restarts and stops. ``observe`` is called in the ``run`` task; raising, it crashes it. Default: to ``logging``.
+    ``strategy``: a failure restarts the child alone, with the later ones, or with all; transient ones that had ended
+    too, temporary ones not (as in OTP). ``intensity``: ``Intensity`` ends everything with GaveUp if restarts come too
+    fast, ``PerChild`` gives up on one child at a time. ``start_order`` and ``stop_order`` hold for the first start,
+    group restarts and stops. ``observe`` is called in the ``run`` task, must not raise, and is ``logging`` by default.
     """
 
     def __init__(
@@ -82,14 +81,10 @@ class Supervisor:
             raise ActorNotReady(f"child {name!r} is {child.state}", generation=child.generation)
         return child.life.value
 
-    async def as_child(self, life: Life) -> None:
-        """A ``ChildSpec.start``: this supervisor as a child of another. Generations count on over its restarts."""
-        await self.run(task_status=life)
-
     async def stop(self) -> None:
-        """Stop all children in order and return when ``run`` is over; a no-op when it is not running. Idempotent.
+        """Stop all children in order and return when ``run`` is over (or at once, if it is not running). Idempotent.
 
-        Cancelling it ends only the waiting. No deadline: a task cannot be abandoned, so it takes what the cleanups take.
+        Cancelling it ends only the waiting. No deadline: a task can't be abandoned, so it takes what cleanups take.
         """
         if (ended := self._ended) is not None:
             self._stop_asked = True
@@ -97,11 +92,12 @@ class Supervisor:
             await ended.wait()
 
     async def run(self, task_status: trio.TaskStatus[Supervisor] = trio.TASK_STATUS_IGNORED) -> None:
-        """Supervise until stopped; reports itself started when every child has been ready. May be run again.
+        """Supervise until stopped; reports itself started when every child has been ready.
 
-        Cancelled, it stops its children in order first. Raises the error of a child that fails in the first start,
-        GaveUp, a child's KeyboardInterrupt or SystemExit, each as itself and after all children have ended;
-        ActorNotReady if stopped while somebody still waits for ``task_status``; UsageError if already running.
+        It is a ``ChildSpec.start`` too, and may be run again: generations count on. Cancelled, it stops its
+        children in order first. Raises the error of a child that fails in the first start, GaveUp, a child's
+        KeyboardInterrupt or SystemExit, each as itself when all children have ended; ActorNotReady if stopped while
+        somebody still waits for ``task_status``; UsageError if already running.
         """
         if self._ended is not None:
             raise UsageError("this supervisor is already running")
@@ -113,8 +109,9 @@ class Supervisor:
                 try:
                     await self._serve(task_status)
                 finally:
-                    for life in self._lives():
-                        life.let_go()  # else a bug here would hang: shielded children, and nobody to stop them
+                    for child in self._children.values():
+                        if child.life is not None:  # only after a bug here, and shielded: it would never end
+                            child.life.let_go()
         except BaseExceptionGroup as group:
             crash = group.exceptions[0] if len(group.exceptions) == 1 else group
         finally:
@@ -131,9 +128,6 @@ class Supervisor:
         self._stop_asked = self._closing = self._announced = False
         self._error: BaseException | None = None
         self._wake, self._now = trio.Event(), trio.current_time()
-
-    def _lives(self) -> list[Life]:
-        return [child.life for child in self._children.values() if child.life]
 
     async def _serve(self, task_status: trio.TaskStatus[Supervisor]) -> None:
         try:
@@ -160,7 +154,7 @@ class Supervisor:
                     self._look(child, child.life)
             self._stop_doomed()
             self._start_wanted()
-            if self._closing and not self._lives():
+            if self._closing and not any(child.life for child in self._children.values()):
                 return
             if not self._announced and not self._closing and all(c.been_ready for c in self._children.values()):
                 self._announced = True

@@ -6,7 +6,7 @@ functions are dotted paths (``package.module:name``), so that a spec can be prin
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -51,6 +51,10 @@ class InputSpec:
     parts_in_flight: int = 4
 
 
+def _inputs(value: Iterable[InputSpec]) -> tuple[InputSpec, ...]:
+    return tuple(value)
+
+
 @attrs.frozen(kw_only=True)
 class StageSpec:
     """One node of the graph: an engine kind, a model and how many copies of it run.
@@ -70,7 +74,7 @@ class StageSpec:
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen_map)
     python: str | None = None
     replicas: int = 1
-    inputs: tuple[InputSpec, ...] = attrs.field(default=(), converter=tuple)
+    inputs: tuple[InputSpec, ...] = attrs.field(default=(), converter=_inputs)
     transform: str | None = None
     cheap: bool = True
     output: Modality | None = None
@@ -92,12 +96,16 @@ class Limits:
     stream_bytes: int = 64 << 20
 
 
+def _stages(value: Iterable[StageSpec]) -> tuple[StageSpec, ...]:
+    return tuple(value)
+
+
 @attrs.frozen(kw_only=True)
 class PipelineSpec:
     """A named graph of stages. ``drain_s`` and ``abort_s`` are the runtime's own rungs of the shutdown ladder."""
 
     name: str
-    stages: tuple[StageSpec, ...] = attrs.field(converter=tuple)
+    stages: tuple[StageSpec, ...] = attrs.field(converter=_stages)
     limits: Limits = Limits()
     drain_s: float = 30.0
     abort_s: float = 5.0

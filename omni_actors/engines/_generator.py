@@ -58,7 +58,7 @@ class Generator(Protocol):
     - What ``start`` or an iterator raises fails that item alone; what ``step`` raises fails every item in the batch.
     - ``joinable = False`` (an attribute of the class): no item joins while others are at work.
     - Public methods can be called from the host (``call``) between rounds, with and for plain values.
-    - A computation that keeps Python's interpreter lock for longer than the stage's ``hang_s`` looks frozen to the host.
+    - A computation that keeps Python's interpreter lock for longer than the stage's ``hang_s`` looks frozen.
 
     Optional, thus not part of the Protocol's check: ``joinable: bool`` and
     ``step(self, batch: Sequence[Item]) -> None``.

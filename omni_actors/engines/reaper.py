@@ -62,7 +62,11 @@ class Member(NamedTuple):
     ppid: int
     pgid: int
     session: int
-    dead: bool
+    state: str
+
+    @property
+    def dead(self) -> bool:
+        return self.state in "ZXx"
 
 
 class Step(NamedTuple):
@@ -83,11 +87,9 @@ class Folder(NamedTuple):
 
 
 def _read(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    with suppress(OSError), open(path, "rb") as file:
+        return file.read()
+    return b""
 
 
 def _look(pid: int) -> Member | None:
@@ -97,8 +99,8 @@ def _look(pid: int) -> Member | None:
     # The command name may contain anything, so count from its closing parenthesis.
     fields = raw[raw.rindex(b")") + 2 :].split()
     # A zombie main thread with other threads alive is a running process.
-    dead = fields[0] in (b"Z", b"X", b"x") and int(fields[17]) <= 1
-    return Member(pid, int(fields[19]), int(fields[1]), int(fields[2]), int(fields[3]), dead)
+    state = "R" if fields[0] == b"Z" and int(fields[17]) > 1 else fields[0].decode()
+    return Member(pid, int(fields[19]), int(fields[1]), int(fields[2]), int(fields[3]), state)
 
 
 def _table() -> dict[int, Member]:
@@ -150,7 +152,8 @@ class GroupKill:
         self._forget_pidfds({(member.pid, member.started) for member in found})
         trackers = [member for member in found if _is_tracker(member.pid)]
         members = [member for member in found if member not in trackers]
-        for member in members:
+        # Stopped ones first: a group orphaned with stopped members gets SIGHUP from the kernel, trackers included.
+        for member in sorted(members, key=lambda member: member.state != "T"):
             self._signal(member, signal.SIGKILL)
         for tracker in trackers:
             self._signal(tracker, signal.SIGCONT)  # a stopped tracker would not see that the others are gone
@@ -310,8 +313,7 @@ class _Ward:
 
     def _group(self, rest: str) -> str:
         pgid, *known = map(int, rest.split())
-        group = Group(pgid, *known) if known else identify(pgid)
-        if group is None or pgid <= 1:
+        if pgid <= 1 or (group := Group(pgid, *known) if known else identify(pgid)) is None:
             return f"no {pgid}\n"
         self.groups[pgid] = group
         return f"ok {pgid}\n"

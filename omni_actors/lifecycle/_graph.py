@@ -63,16 +63,16 @@ class Plan:
 
 
 class Graph:
-    """All stages of a pipeline. Raises ConfigError for a graph that is not one (unknown names, cycles)."""
+    """All stages of a pipeline. Raises ConfigError for one that cannot work (unknown names, cycles, useless edges)."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes: Mapping[str, Node] = {node.name: node for node in nodes}
+        self.nodes = _by_name(nodes)
         self.order = _topological(self.nodes)
         self.modalities = tuple(dict.fromkeys(node.output for node in self.order if node.output))
+        self._partitioned = _partitioned(self.order)
         self._plans: dict[frozenset[str], Plan] = {}
         if not self.modalities:
             raise ConfigError("no stage has an output: nothing could ever be asked of this pipeline")
-        self.plan(None)
 
     def plan(self, modalities: Sequence[str] | None) -> Plan:
         """The sub-graph that makes these modalities; None means all. Raises InvalidRequest for one nobody makes."""
@@ -107,9 +107,32 @@ class Graph:
             order=order,
             finals=finals,
             consumers={name: tuple(found) for name, found in consumers.items()},
-            partitioned=_partitioned(order),
+            partitioned=self._partitioned & needed,
             index={node.name: number for number, node in enumerate(self.order)},
         )
+
+
+def _by_name(nodes: Iterable[Node]) -> Mapping[str, Node]:
+    found: dict[str, Node] = {}
+    for node in nodes:
+        if node.name in found:
+            raise ConfigError(f"two stages are called {node.name!r}", stage=node.name)
+        found[node.name] = node
+        for edge in node.edges:
+            _check_edge(node, edge)
+    return found
+
+
+def _check_edge(node: Node, edge: Edge) -> None:
+    if sum(other.source == edge.source for other in node.edges) > 1:
+        raise ConfigError(f"{edge.source!r} is an input twice", stage=node.name)
+    if (edge.mode == "segments") != (edge.split is not None):
+        raise ConfigError(f"input {edge.source!r}: a split belongs to mode 'segments', and only there", stage=node.name)
+    if edge.mode == "segments" and len(node.edges) > 1:
+        problem = f"input {edge.source!r} comes in segments, but a stage with several inputs works on the whole of them"
+        raise ConfigError(problem, stage=node.name)
+    if edge.parts_in_flight < 1:
+        raise ConfigError(f"input {edge.source!r}: parts_in_flight must be at least 1", stage=node.name)
 
 
 def _partitioned(order: Sequence[Node]) -> frozenset[str]:

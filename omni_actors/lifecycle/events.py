@@ -67,7 +67,7 @@ Payload = TextChunk | TensorChunk
 class Produced(msgspec.Struct, frozen=True):
     """A lease made something.
 
-    ``finished``: it makes nothing more. ``released`` (only with ``finished``): its engine holds nothing for it any more.
+    ``finished``: it makes nothing more. ``released``, only together with it: its engine holds nothing for it any more.
     """
 
     key: str

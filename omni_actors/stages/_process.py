@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import shutil
 import struct
 import subprocess
@@ -256,7 +257,16 @@ class EngineProcess:
                 await drained.wait()
 
     async def _watch(self) -> None:
-        self._record(await self._child.wait())
+        code = await self._child.wait()
+        await self._hear_out()
+        self._record(code)
+
+    async def _hear_out(self) -> None:
+        """Read what the leader had written before it ended: whoever waits for the end will quote its last words."""
+        with trio.move_on_after(_DRAIN_S):
+            # Not until EOF: other members may hold the pipe for as long as they live.
+            while self._undrained and _readable(self._child.stdout, self._child.stderr):
+                await trio.lowlevel.checkpoint()
 
     def _record(self, code: int) -> None:
         self._code = code
@@ -292,6 +302,14 @@ class EngineProcess:
     @property
     def _extra(self) -> dict[str, Any]:
         return {"stage": self._launch.stage, "replica": self._launch.replica}
+
+
+def _readable(*streams: Any) -> bool:
+    poller = select.poll()
+    for stream in streams:
+        if (fd := stream.fileno()) >= 0:  # else it is closed already
+            poller.register(fd, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poller.poll(0))
 
 
 def _destroy_s(kill_s: float) -> float:

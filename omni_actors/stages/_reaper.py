@@ -20,7 +20,7 @@ from omni_actors.engines import reaper as _program
 from omni_actors.stages._shield import bounded_shield, open_service_nursery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from omni_actors.engines.reaper import Group
     from omni_actors.stages._shield import ServiceNursery
@@ -63,6 +63,11 @@ class Reaper:
     def pid(self) -> int | None:
         """The reaper's own pid; None before ``start`` and after ``aclose``."""
         return self._process.pid if self._process else None
+
+    @property
+    def groups(self) -> Mapping[int, Group]:
+        """The groups a living reaper knows, or is being told."""
+        return self._groups
 
     async def start(self) -> None:
         """Start it. Raises OmniError if it does not answer within 10 s."""

@@ -8,16 +8,26 @@ is a Unicode code point, so that a simulation's texts can be read, split into se
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence  # noqa: TC003 - msgspec reads these annotations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from omni_actors._errors import InvalidRequest, ProtocolError
-from omni_actors.wire.vllm import Sink, StepOutputs
 from omni_actors.wire.vllm.codec import DEAD
 
+if TYPE_CHECKING:
+    from omni_actors.wire.vllm import Sink, StepOutputs
+
 __all__ = [
-    "ADD", "ABORT", "UTILITY", "FakeAdd", "FakeCoreCodec", "FakeOutput", "FakeOutputs", "FakeParams", "FakeText",
+    "ABORT",
+    "ADD",
+    "UTILITY",
+    "FakeAdd",
+    "FakeCoreCodec",
+    "FakeOutput",
+    "FakeOutputs",
+    "FakeParams",
+    "FakeText",
     "FakeUtility",
 ]  # fmt: skip
 
@@ -204,7 +214,9 @@ class _Text:
             return
         upto = len(self.text) if ended else max(self.sent, len(self.text) - self._hold)
         text, self.sent, tokens, self.tokens = self.text[self.sent : upto], upto, self.tokens, []
-        reason = "stop" if stop is not None else _REASONS[output.finish_reason] if output.finish_reason is not None else None
+        reason = (
+            "stop" if stop is not None else _REASONS[output.finish_reason] if output.finish_reason is not None else None
+        )
         choice = _Choice(self.index, text, tokens, reason, stop if stop is not None else output.stop_reason)
         self.sink.put(_RequestOutput([choice], ended))
 

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 import trio
 
+from omni_actors.testing._fake_omni import FakeExit
 from omni_actors.wire.vllm.codec import DEAD
 from omni_actors.wire.vllm.handshake import ENGINE_IDENTITY
-
-from omni_actors.testing._launcher import Exit
 
 from ._core_wire import ABORT, ADD, UTILITY, FakeAdd, FakeOutput, FakeOutputs, FakeParams, FakeUtility
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from omni_actors.stages._interface import Launch
     from omni_actors.transport import Message, Socket, Transport
@@ -105,7 +104,7 @@ class _Running:
 
 
 class FakeCore:
-    """One fake engine's life. Owns its sockets and its requests. Every end of its own is an ``Exit``."""
+    """One fake engine's life. Owns its sockets and its requests."""
 
     def __init__(self, behaviour: FakeCoreBehaviour, handshake: str, transport: Transport) -> None:
         self.behaviour = behaviour
@@ -117,32 +116,46 @@ class FakeCore:
         self._waiting: deque[_Running] = deque()
         self._running: list[_Running] = []
         self._made = 0
+        self._life = trio.CancelScope()
+        self._code = 0
 
-    async def run(self) -> None:
-        """Serve until cancelled. Raises ``Exit`` when it dies as told; its sockets are closed at any end."""
+    async def run(self) -> NoReturn:
+        """Serve until cancelled. Raises ``FakeExit`` for each end of its own; its sockets are closed at any end."""
         if self.behaviour.handshake == "exit":
-            raise Exit(self.behaviour.exit_code)
-        if self.behaviour.handshake == "silent":
-            # Ended from outside, by whoever waits for its first word.
-            await trio.sleep_forever()
+            raise FakeExit(self.behaviour.exit_code)
         try:
-            inbound, hello, self._output = await self._handshake()
-            async with trio.open_nursery(strict_exception_groups=False) as nursery:
-                for socket in (hello, self._output):
-                    nursery.start_soon(_pump, socket)
-                nursery.start_soon(self._listen, inbound)
-                await self._loop()
+            with self._life:
+                await self._live()
+            raise FakeExit(self._code)
         finally:
             for socket in self._sockets:
                 socket.close()
 
-    def stop(self) -> NoReturn:
+    async def _live(self) -> None:
+        if self.behaviour.handshake == "silent":
+            # Ended from outside, by whoever waits for its first word.
+            await trio.sleep_forever()
+        inbound, hello, self._output = await self._handshake()
+        async with trio.open_nursery() as nursery:
+            for socket in (hello, self._output):
+                nursery.start_soon(_pump, socket)
+            nursery.start_soon(self._listen, inbound)
+            nursery.start_soon(self._loop)
+
+    async def _exit(self, code: int) -> None:
+        self._code = code
+        self._life.cancel()
+        await trio.lowlevel.checkpoint()
+
+    def stop(self) -> None:
         """What SIGTERM does: the engine says of each request in flight that it is aborted, and exits with 0."""
+        if self._life.cancel_called:
+            return
         requests = [*self._running, *self._waiting]
         self._running, self._waiting = [], deque()
         if requests:
             self._say([FakeOutput(request.add.request_id, [], finish_reason=_ABORT) for request in requests])
-        raise Exit(0)
+        self._life.cancel()
 
     async def _handshake(self) -> tuple[Socket, Socket, Socket]:
         """HELLO, the addresses, the ready response on the input socket, READY."""
@@ -198,14 +211,14 @@ class FakeCore:
             case "garbage":
                 self._send([_GARBAGE])
             case "kill":
-                raise Exit(-signal.SIGKILL)
+                await self._exit(-signal.SIGKILL)
             case "exit":
-                raise Exit(self.behaviour.exit_code)
+                await self._exit(self.behaviour.exit_code)
             case "sentinel":
                 self._send([DEAD])
                 # The real one also gives its sender thread some time before it exits.
                 await trio.sleep(self.behaviour.token_s)
-                raise Exit(1)
+                await self._exit(1)
 
     def _hear(self, message: Message) -> None:
         kind = bytes(message[0])
@@ -257,7 +270,11 @@ async def _pump(socket: Socket) -> None:
         await socket.receive()
 
 
-async def fake_core(launch: Launch, payload: dict[str, Any], transport: Transport) -> None:
-    """The fake as an engine of the in-memory launcher: ``payload`` is the launch's, decoded."""
+async def fake_core(launch: Launch, payload: Mapping[str, Any], transport: Transport) -> NoReturn:
+    """One fake engine's life as a task: what an in-memory launcher runs for a Launch of ``FakeCoreKind``.
+
+    Raises FakeExit with the exit code (negative: a signal); cancelled, it is gone at once, as by SIGKILL. The
+    behaviour's ``stderr`` line is the launcher's to show (``payload["engine_args"]``): a task has no stderr.
+    """
     behaviour = msgspec.convert(payload["engine_args"], FakeCoreBehaviour)
     await FakeCore(behaviour, payload["handshake"], transport).run()

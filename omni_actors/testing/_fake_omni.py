@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from omni_actors.config.specs import StageSpec
+    from omni_actors.stages._interface import Launch
     from omni_actors.transport import Message, Transport
 
-__all__ = ["FakeBehaviour", "FakeExit", "FakeOmni", "FakeOmniKind"]
+__all__ = ["FakeBehaviour", "FakeExit", "FakeOmni", "FakeOmniKind", "fake_omni"]
 
 HEARTBEAT_S = 1.0
 GARBAGE = b"\xffgarbage"
@@ -31,11 +32,11 @@ GARBAGE = b"\xffgarbage"
 class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a fake engine behaves. Times are seconds; chunks are counted per lease, from 0.
 
-    ``echo``: input i (a number up to 255, of the prompt or of its ``inputs``) becomes chunk i, one byte; then ``chunks``
-    is not used. ``text``: chunks are text. ``capacity``: leases at work, others queue. ``exit_code``: of a death at
-    ``die_at_chunk``, negative for a signal. ``stall_at_chunk``: the process freezes, hears and says nothing more.
-    ``stuck_at_chunk``: the lease makes nothing more, the process lives. ``garbage_at_chunk``: bytes that are no message.
-    ``release`` and ``release_s``: how, and how late, it confirms. ``stderr``: a line written at the start.
+    ``echo``: input i (a number up to 255, of the prompt or of its ``inputs``) becomes chunk i, one byte; then
+    ``chunks`` is not used. ``text``: chunks are text. ``capacity``: leases at work, others queue. ``exit_code``: of a
+    death at ``die_at_chunk``, negative for a signal. ``stall_at_chunk``: the process freezes, hears and says nothing
+    more. ``stuck_at_chunk``: the lease makes nothing more, the process lives. ``garbage_at_chunk``: bytes that are no
+    message. ``release`` and ``release_s``: how, and how late, it confirms. ``stderr``: a line written at the start.
     """
 
     chunks: int = 3
@@ -97,7 +98,9 @@ class FakeOmni:
         raise AssertionError("a frozen process went on")
 
     def stop(self) -> None:
-        """What SIGTERM and Stop do: end every lease, exit with 0. SIGTERM may be ignored by its behaviour."""
+        """What SIGTERM and Stop do: end every lease, exit with 0. A frozen or dying engine does not hear of it."""
+        if self._life.cancel_called:
+            return
         self._side.stop()
         for end in self._side.ends():
             self._say(end)
@@ -213,6 +216,15 @@ class FakeOmni:
         self._socket.send(wire.encode(message))
         if self._side.state is State.SERVING and self._side.owed:
             self._owed.set()
+
+
+async def fake_omni(launch: Launch, payload: Mapping[str, Any], transport: Transport) -> NoReturn:
+    """One fake engine's life as a task: what an in-memory launcher runs for a Launch of ``FakeOmniKind``.
+
+    Raises FakeExit with the exit code; cancelled, it is gone at once, as by SIGKILL. The behaviour's ``stderr`` line is
+    the launcher's to show (``payload["args"]``): a task has no stderr.
+    """
+    await FakeOmni(msgspec.convert(payload["args"], FakeBehaviour), payload, transport).run()
 
 
 def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.Tensor], dict[str, Any]]]:

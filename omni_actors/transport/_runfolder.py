@@ -186,12 +186,8 @@ def _remove(path: Path) -> bool:
     """Remove a folder whose lock is held; its lock file goes last. False if that failed, or it was gone."""
     try:
         for entry in os.scandir(path):
-            if entry.name == _LOCK:
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path)
-            else:
-                _unlink(entry.path)
+            if entry.name != _LOCK:
+                _remove_entry(entry)
         os.unlink(path / _LOCK)
         os.rmdir(path)
     except FileNotFoundError:
@@ -202,7 +198,10 @@ def _remove(path: Path) -> bool:
     return True
 
 
-def _unlink(path: str) -> None:
-    """libzmq removes its sockets in a thread of its own, so one may be gone already."""
+def _remove_entry(entry: os.DirEntry[str]) -> None:
+    """An engine that is just ending, or the reaper, may be faster: then the next one is tried."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)

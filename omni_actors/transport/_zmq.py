@@ -17,7 +17,9 @@ exceeds it), and a linger of 0 unless asked otherwise. ROUTERs are mandatory and
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -48,10 +50,11 @@ _RECHECK_S = 0.05
 class ZmqSocket(OutboundSocket):
     """One ZeroMQ socket, owned by the task that calls ``receive``. Made by ``ZmqTransport``."""
 
-    def __init__(self, sock: zmq.Socket[bytes], address: str, queue_limit: int) -> None:
+    def __init__(self, sock: zmq.Socket[bytes], address: str, *, bound: bool, queue_limit: int) -> None:
         kind = sock.type
         super().__init__(address, routes=kind == zmq.ROUTER, sends=kind != zmq.PULL, queue_limit=queue_limit)
         self._sock = sock
+        self._path = address.removeprefix("ipc://") if bound and address.startswith("ipc://") else None
         self._fd = int(sock.getsockopt(zmq.FD))
         # The plain methods of the C extension: pyzmq's own layer costs 0.35 µs per frame, as much as the call.
         plain: Any = super(zmq.Socket, sock)
@@ -107,6 +110,9 @@ class ZmqSocket(OutboundSocket):
         self._outbox.clear()
         self._wake()
         self._sock.close()
+        if self._path is not None:
+            with contextlib.suppress(OSError):  # libzmq leaves its file; somebody may have removed it with its folder
+                os.unlink(self._path)
 
     @trio.lowlevel.enable_ki_protection  # a KeyboardInterrupt between two frames would tear the message
     def _write(self, frames: Sequence[Frame]) -> Write:
@@ -260,14 +266,14 @@ class ZmqTransport:
         try:
             self._configure(sock, identity, address, bind=bind)
             (sock.bind if bind else sock.connect)(address)
-            bound = sock.getsockopt_string(zmq.LAST_ENDPOINT) if bind else address
+            endpoint = sock.getsockopt_string(zmq.LAST_ENDPOINT) if bind else address
         except zmq.ZMQError as error:
             sock.close()
             raise ConfigError(f"{address}: {error}", hint=self._hint()) from error
         except BaseException:
             sock.close()
             raise
-        socket = ZmqSocket(sock, bound, self._queue_limit)
+        socket = ZmqSocket(sock, endpoint, bound=bind, queue_limit=self._queue_limit)
         self._sockets.append(socket)
         return socket
 

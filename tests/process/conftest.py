@@ -1,12 +1,11 @@
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-
-import os
 
 import pytest
 
@@ -24,21 +23,20 @@ class Watch:
     def alive_after(self, seconds: float) -> set[int]:
         """Who still runs when all have ended or the time is over. A zombie has ended."""
         deadline = time.monotonic() + seconds
-        alive = dict(self.fds)
-        while alive and (left := deadline - time.monotonic()) > 0:
+        alive = set()
+        for pid, fd in self.fds.items():
             poller = select.poll()
-            for fd in alive.values():
-                poller.register(fd, select.POLLIN)
-            ready = {fd for fd, _ in poller.poll(left * 1000)}
-            alive = {pid: fd for pid, fd in alive.items() if fd not in ready}
-        return set(alive)
+            poller.register(fd, select.POLLIN)
+            if not poller.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                alive.add(pid)
+        return alive
 
     def close(self) -> None:
         for fd in self.fds.values():
             os.close(fd)
 
 
-@pytest.fixture()
+@pytest.fixture
 def watch() -> Iterable[Callable[..., Watch]]:
     """``watch(pid, …)`` gives something that can wait for their end."""
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A child with everything that makes cleaning up hard; says who lives (one line of JSON), then does nothing for ever."""
+"""A child with everything that makes cleaning up hard; says who lives (a line of JSON), then does nothing for ever."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import subprocess
 import sys
 from multiprocessing import resource_tracker, shared_memory
 
+from omni_actors.engines._lifeline import read_payload
+
 
 def main(mode: str) -> None:
+    read_payload(grace_s=60)  # so that it is not the lifeline which ends us
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     block = shared_memory.SharedMemory(create=True, size=4096)
     forever = [sys.executable, "-S", "-c", "import signal; signal.pause()"]

@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 
+import msgspec
 import trio
 
 from omni_actors.stages._interface import Launch
@@ -17,7 +18,9 @@ async def main(run_folder: str, cookie: str, mode: str) -> None:
         print(f'{{"reaper": {launcher.reaper.pid}}}', flush=True)
         program = str(Path(__file__).with_name("family_program.py"))
         argv = [sys.executable, program, mode]
-        await launcher.spawn(Launch(stage="s", replica=0, generation=1, argv=argv, env={}, payload=b""))
+        await launcher.spawn(
+            Launch(stage="s", replica=0, generation=1, argv=argv, env={}, payload=msgspec.msgpack.encode({}))
+        )
         await trio.sleep_forever()
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 import math
 
+import msgspec
 import pytest
 import trio
+import trio.testing
 
 from omni_actors._errors import EngineRejected, InvalidRequest, ProtocolError
 from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import LeaseFailed, Produced, Released, TensorChunk, TextChunk
 from omni_actors.stages.omni import KIND, OmniFrontend
-from omni_actors.testing._fake_omni import FakeBehaviour, FakeExit, FakeOmni
+from omni_actors.testing._fake_omni import FakeBehaviour, FakeExit, FakeOmni, FakeOmniKind, fake_omni
 from omni_actors.transport import MemoryTransport
 from omni_actors.wire import omni as wire
 
@@ -33,7 +35,8 @@ class Talk:
         self.engine = FakeOmni(behaviour, dict(self.client.addresses), self.transport)
         self.heard = []
         self._listen()
-        self.batches, self.news, self.hold, self.exit_code = [], trio.Event(), hold, None
+        self.batches, self.news, self.hold = [], trio.Event(), hold
+        self.exit_code, self.gone = None, trio.Event()
 
     def _listen(self):
         hear = self.engine._hear
@@ -68,6 +71,7 @@ class Talk:
             await self.engine.run()
         except FakeExit as end:
             self.exit_code = end.code
+            self.gone.set()
 
     def aborts(self):
         return [message for message in self.heard if isinstance(message, wire.Abort)]
@@ -156,11 +160,25 @@ async def test_an_abort_of_what_never_left_is_answered_at_once(autojump_clock):
     async with talking(chunks=100, chunk_s=1) as talk:
         # A pipe that is full keeps the Submit in our own queue.
         talk.client._socket._hwm = 0
+        await trio.testing.wait_all_tasks_blocked()
         talk.client.submit(work("a"))
         talk.client.abort(["a"])
         await talk.ended("a")
         assert talk.of("a") == [Released("a")]
         assert talk.heard == [wire.Hello()]
+
+
+async def test_a_release_of_our_own_waits_for_the_router_like_any_other(autojump_clock):
+    hold = trio.Event()
+    async with talking(hold=hold, chunks=100, chunk_s=1) as talk:
+        talk.client.submit(work("a"))
+        await trio.sleep(2)
+        talk.client._socket._hwm = 0
+        talk.client.submit(work("b"))
+        talk.client.abort(["b"])
+        hold.set()
+        await talk.ended("b")
+        assert talk.of("b") == [Released("b")]
 
 
 async def test_all_aborts_of_one_pass_are_one_message(autojump_clock):
@@ -325,10 +343,16 @@ async def test_whoever_watches_is_woken_once(autojump_clock):
 
 
 async def test_garbage_is_a_protocol_error_after_what_came_before_it(autojump_clock):
-    with pytest.raises(ProtocolError, match="version 255") as caught:
+    async def talk_garbage():
         async with talking(garbage_at_chunk=1) as talk:
+            talks.append(talk)
             talk.client.submit(work("a"))
             await trio.sleep_forever()
+
+    talks = []
+    with pytest.raises(ProtocolError, match="version 255") as caught:
+        await talk_garbage()
+    (talk,) = talks
     assert (caught.value.stage, caught.value.generation) == ("voice", 1)
     assert len(talk.of("a")) == 1
     assert talk.client.drain() == []
@@ -346,6 +370,22 @@ async def test_drain_brings_what_had_arrived_before_the_death(autojump_clock):
     talk.client.abort(["a"])
     talk.client.close()
     talk.client.close()
+
+
+async def test_what_arrives_after_close_is_nobodys_fault(autojump_clock):
+    talk = Talk(FakeBehaviour(chunks=3, chunk_s=1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(talk.run_engine)
+        await talk.client.handshake()
+        talk.client.submit(work("a"))
+        await trio.sleep(10)
+        # As when serve is cancelled with a batch in its hands.
+        talk.client._unread = talk.client._socket.drain()
+        talk.client.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await talk.client.serve(talk.emit)
+        nursery.cancel_scope.cancel()
+    assert talk.events == talk.client.drain() == []
 
 
 async def test_cancelled_while_the_router_is_full_serve_loses_nothing(autojump_clock):
@@ -390,4 +430,15 @@ async def test_stop_ends_the_engine_and_every_lease(autojump_clock):
         talk.client.stop()
         await talk.ended("a")
         assert isinstance(talk.ends("a")[0], LeaseFailed)
+        await talk.gone.wait()
         assert talk.exit_code == 0
+
+
+async def test_a_launch_runs_as_a_task_and_exits_as_told(autojump_clock):
+    kind, spec = FakeOmniKind(), StageSpec(name="voice", engine="fake", engine_args={"exit_at_start": 3})
+    transport = MemoryTransport()
+    client = kind.client(spec, lambda: OmniFrontend(spec), transport, replica=0, generation=1)
+    launch = kind.launch(spec, client.addresses, replica=0, generation=1)
+    with pytest.raises(FakeExit) as caught:
+        await fake_omni(launch, msgspec.msgpack.decode(launch.payload), transport)
+    assert caught.value.code == 3

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omni_actors._errors import ProtocolError
 from omni_actors.wire import omni as wire
 
 keys = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=32)
-scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+scalars = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary()
+)
 
 
 @st.composite
@@ -29,6 +33,7 @@ values = st.recursive(
     max_leaves=8,
 )
 metas = st.dictionaries(st.text(), values, max_size=3)
+named_tensors = st.dictionaries(st.text(), tensors(), max_size=3)
 counts = st.integers(0, 2**40)
 
 messages = st.one_of(
@@ -39,7 +44,7 @@ messages = st.one_of(
     st.builds(wire.Call, counts, st.text(), st.lists(values, max_size=3)),
     st.builds(wire.Ping, counts),
     st.builds(wire.Stop),
-    st.builds(wire.Output, keys, counts, st.dictionaries(st.text(), tensors(), max_size=3), metas, st.booleans(), st.none() | st.text()),
+    st.builds(wire.Output, keys, counts, named_tensors, metas, st.booleans(), st.none() | st.text()),
     st.builds(wire.Progress, keys, counts, counts),
     st.builds(wire.Released, keys),
     st.builds(wire.Failed, keys, st.text()),
@@ -58,26 +63,31 @@ def decodes_or_refuses(frames):
     return message
 
 
+@settings(deadline=None)
 @given(messages)
 def test_every_message_survives_the_trip(message):
     assert wire.decode(wire.encode(message)) == message
 
 
+@settings(deadline=None)
 @given(messages)
 def test_frames_may_be_memoryviews(message):
     assert wire.decode([memoryview(frame) for frame in wire.encode(message)]) == message
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=64), max_size=4))
 def test_random_frames_are_refused(frames):
     decodes_or_refuses(frames)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=64), st.lists(st.binary(max_size=8), max_size=2))
 def test_random_bytes_after_the_version_are_refused(body, more):
     decodes_or_refuses([bytes([wire.VERSION]) + body, *more])
 
 
+@settings(deadline=None)
 @given(messages, st.data())
 def test_a_truncated_message_is_refused(message, data):
     frames = [bytes(frame) for frame in wire.encode(message)]
@@ -87,6 +97,7 @@ def test_a_truncated_message_is_refused(message, data):
         assert decodes_or_refuses(frames) is None
 
 
+@settings(deadline=None)
 @given(messages)
 def test_missing_and_surplus_frames_are_refused(message):
     frames = wire.encode(message)
@@ -95,6 +106,7 @@ def test_missing_and_surplus_frames_are_refused(message):
         assert decodes_or_refuses(frames[:-1]) is None
 
 
+@settings(deadline=None)
 @given(messages, st.data())
 def test_a_flipped_bit_gives_a_message_or_is_refused(message, data):
     head, *rest = wire.encode(message)
@@ -119,7 +131,7 @@ def ref(index, dtype, shape, code=1):
         ([b""], "version nothing"),
         ([b"\x07\x90"], "version 7 .* we speak 1"),
         ([head("nonsense", 1)], "Invalid value"),
-        ([head("submit", "k", ref(1, "uint8", [2]))], "extension 1"),
+        ([head("submit", "k", ref(1, "uint8", [2]))], "names frame 1, expected 1 of 1"),
         ([head("submit", "k", ref(1, "uint8", [2])), b"abc"], "takes 2 bytes, not 3"),
         ([head("submit", "k", ref(1, "uint9", [2])), b"ab"], "unknown dtype 'uint9'"),
         ([head("submit", "k", ref(1, "uint8", [-1, -2])), b"ab"], "absurd shape"),
@@ -127,7 +139,7 @@ def ref(index, dtype, shape, code=1):
         ([head("submit", "k", ref(1, "uint8", [1] * 17)), b"a"], "absurd shape"),
         ([head("submit", "k", ref(1, "uint8", [2**70 % 2**64 + 2**63])), b"a"], "takes"),
         ([head("submit", "k", ref(2, "uint8", [1])), b"a"], "names frame 2"),
-        ([head("submit", "k", ref(1, "uint8", [1], code=9)), b"a"], "extension 9"),
+        ([head("submit", "k", ref(1, "uint8", [1], code=9)), b"a"], "unknown extension 9"),
         ([head("submit", "k", [ref(1, "uint8", [1]), ref(1, "uint8", [1])]), b"a"], "names frame 1, expected 2"),
         ([head("output", "k", 0, {"audio": 3})], "Expected `Tensor`"),
         ([head("submit", "k", None), b"a"], "belong to no tensor"),
@@ -181,7 +193,25 @@ def test_a_tensor_is_immutable():
         wire.Tensor("uint8", (1,), b"a").shape = (2,)
 
 
+@settings(deadline=None)
 @given(tensors())
 def test_numpy_and_back(tensor):
     if tensor.dtype not in ("bfloat16", "bool"):
         assert wire.Tensor.from_numpy(tensor.numpy()) == tensor
+
+
+class Interrupted(list):
+    """Frames in the middle of whose reading another thread reads a message of its own."""
+
+    def __getitem__(self, index):
+        if index == 1:
+            other = wire.encode(wire.Submit("other", [wire.Tensor("uint8", (1,), b"z")] * 3))
+            thread = threading.Thread(target=wire.decode, args=(other,))
+            thread.start()
+            thread.join()
+        return super().__getitem__(index)
+
+
+def test_threads_do_not_mix_their_frames():
+    message = wire.Submit("k", [wire.Tensor("uint8", (1,), b"a"), wire.Tensor("uint8", (1,), b"b")])
+    assert wire.decode(Interrupted(wire.encode(message))) == message

@@ -47,6 +47,34 @@ def test_outputs_are_gapless():
         host.receive(wire.Output("a", 2))
 
 
+def test_a_finish_and_an_abort_may_cross():
+    host, engine = serving()
+    for say in (host.send, engine.receive):
+        say(wire.Submit("a", None))
+    last = wire.Output("a", 0, finished=True)
+    engine.send(last)
+    host.send(wire.Abort(["a"]))
+    host.receive(last)
+    engine.receive(wire.Abort(["a"]))
+    assert (host.lease("a"), engine.lease("a")) == (LeaseState.ABORTING, LeaseState.FINISHED)
+    for say in (engine.send, host.receive):
+        say(wire.Released("a"))
+    assert host.live == engine.live == 0
+
+
+def test_an_abort_may_cross_the_release_itself():
+    host, engine = serving()
+    for say in (host.send, engine.receive):
+        say(wire.Submit("a", None))
+    engine.send(wire.Output("a", 0, finished=True))
+    engine.send(wire.Released("a"))
+    host.send(wire.Abort(["a"]))
+    engine.receive(wire.Abort(["a"]))
+    host.receive(wire.Output("a", 0, finished=True))
+    host.receive(wire.Released("a"))
+    assert host.live == engine.live == host.late_releases == 0
+
+
 def test_a_release_that_nobody_asked_for_is_the_peers_fault():
     host, engine = serving()
     host.send(wire.Submit("a", None))
@@ -129,7 +157,7 @@ class Conversation(RuleBasedStateMachine):
         self.count = 0
 
     def live(self, side, *states):
-        return [key for key in side.keys() if side.lease(key) in states]
+        return list(filter(lambda key: side.lease(key) in states, side.keys()))
 
     def host_says(self, message):
         self.host.send(message)
@@ -202,4 +230,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestConversation.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

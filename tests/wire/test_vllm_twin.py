@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +13,6 @@ from hypothesis import strategies as st
 from omni_actors._errors import InvalidRequest, ProtocolError
 from omni_actors.testing._core_wire import FakeCoreCodec, FakeOutput, FakeOutputs, FakeParams, FakeText, FakeUtility
 from omni_actors.wire.vllm.codec import DEAD
-
-import msgspec
 
 OUTPUTS = st.builds(
     FakeOutput,

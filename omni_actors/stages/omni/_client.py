@@ -123,8 +123,8 @@ class StageDiffusionClient:
             del self._events[: len(batch)]
 
     def _read(self) -> None:
-        """Decode and apply what is unread. Raises ProtocolError once; then nothing is ever read again."""
-        if self._broken:
+        """Decode and apply what is unread. Raises ProtocolError once; then, or once closed, nothing is read again."""
+        if self._broken or self._closed:
             self._unread.clear()
         unread, self._unread = self._unread, []
         for message in unread:

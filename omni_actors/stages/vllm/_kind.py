@@ -14,6 +14,7 @@ import msgspec
 from omni_actors._errors import ConfigError
 from omni_actors.config._hints import did_you_mean
 from omni_actors.stages._interface import Frontend, Launch
+from omni_actors.stages._process import device_env
 
 from ._client import StageEngineCoreClient
 from ._known import known_engine_args, known_sampling_params, vllm_folder
@@ -116,9 +117,7 @@ def _environment(spec: StageSpec) -> dict[str, str]:
     environment = dict(_ENV)
     if _is_cpu_build():
         environment |= {name: value for name, value in _CPU_ENV.items() if name not in os.environ}
-    if spec.devices is not None:
-        environment["CUDA_VISIBLE_DEVICES"] = spec.devices
-    return {**environment, **spec.env}
+    return {**environment, **device_env(spec.devices), **spec.env}
 
 
 def _is_cpu_build() -> bool:

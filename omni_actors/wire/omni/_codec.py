@@ -7,6 +7,7 @@ any bytes gives a message or ``ProtocolError``, nothing else (I25).
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,13 +42,6 @@ class _TensorHead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 _encode_head = msgspec.msgpack.Encoder().encode
 _decode_head = msgspec.msgpack.Decoder(_TensorHead).decode
 _encode_plain = msgspec.msgpack.Encoder().encode
-
-
-def _no_extension(code: int, data: memoryview) -> Any:
-    raise ValueError(f"extension {code} in a message of one frame")
-
-
-_decode_plain = msgspec.msgpack.Decoder(Message, ext_hook=_no_extension).decode
 
 # What msgspec and our hook raise for bytes that are not a message (RecursionError: nested too deeply).
 _UNDECODABLE = (ValueError, TypeError, OverflowError, RecursionError)
@@ -109,23 +103,37 @@ def decode(frames: Sequence[Frame]) -> Message:
         spoken = head[0] if len(head) else "nothing"
         raise ProtocolError(f"the peer speaks version {spoken} of the omni stage wire, we speak {VERSION}")
     try:
-        return _decode_plain(head[1:]) if len(frames) == 1 else _decode_with_tensors(head[1:], frames)
+        return _reader.read(head[1:], frames)
     except _UNDECODABLE as error:
         raise ProtocolError(f"undecodable message: {error}") from None
 
 
-def _decode_with_tensors(head: memoryview, frames: Sequence[Frame]) -> Message:
-    taken = 1
+class _Reader(threading.local):
+    """One decoder per thread, since making one costs more than using it. Owns the frames of the message being read."""
 
-    def hook(code: int, data: memoryview) -> Tensor:
-        nonlocal taken
+    def __init__(self) -> None:
+        self._frames: Sequence[Frame] = ()
+        self._taken = 1
+        self._decode = msgspec.msgpack.Decoder(Message, ext_hook=self._tensor).decode
+
+    def read(self, head: memoryview, frames: Sequence[Frame]) -> Message:
+        self._frames, self._taken = frames, 1
+        try:
+            message = self._decode(head)
+        finally:
+            self._frames = ()
+        if self._taken != len(frames):
+            raise ValueError(f"{len(frames) - self._taken} frames belong to no tensor")
+        return message
+
+    def _tensor(self, code: int, data: memoryview) -> Tensor:
+        if code != _TENSOR_CODE:
+            raise ValueError(f"unknown extension {code}")
         ref = _decode_head(data)
-        if code != _TENSOR_CODE or ref.index != taken or taken >= len(frames):
-            raise ValueError(f"extension {code} names frame {ref.index}, expected {taken} of {len(frames)}")
-        taken += 1
-        return Tensor(ref.dtype, ref.shape, memoryview(frames[ref.index]).toreadonly())
+        if ref.index != self._taken or ref.index >= len(self._frames):
+            raise ValueError(f"a tensor names frame {ref.index}, expected {self._taken} of {len(self._frames)}")
+        self._taken += 1
+        return Tensor(ref.dtype, ref.shape, memoryview(self._frames[ref.index]).toreadonly())
 
-    message = msgspec.msgpack.Decoder(Message, ext_hook=hook).decode(head)
-    if taken != len(frames):
-        raise ValueError(f"{len(frames) - taken} frames belong to no tensor")
-    return message
+
+_reader = _Reader()

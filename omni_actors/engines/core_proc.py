@@ -1,0 +1,145 @@
+"""StageCoreProc: one vLLM EngineCore, started from data. ``python -m omni_actors.engines.core_proc``.
+
+The payload on stdin is a msgpack map: ``env``, ``engine_args`` (AsyncEngineArgs' keyword arguments), ``handshake`` (the
+ZMQ address of our client's handshake socket), ``log_stats``. The engine's configuration is built here, from the same
+arguments as the front-end builds its own: nothing is pickled.
+
+What it adds to vLLM's own process: SIGTERM ends it while it is still loading (vLLM heeds it only afterwards); once
+vLLM's teardown has returned it leaves at once, without the interpreter's; its ipc files lie in our run folder; and
+what cannot be started says so in one last line on stderr. Exit codes: 0 after a clean stop, 1 for an engine that
+failed, 2 for arguments that make no engine, 143 for SIGTERM while loading.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+from typing import Any, NoReturn
+
+from omni_actors.engines._lifeline import kill_members, read_payload
+
+__all__ = ["main"]
+
+BAD_ARGUMENTS = 2
+FAILED = 1
+TERMINATED = 128 + signal.SIGTERM
+
+_MAX_WORDS = 600
+
+
+class _Loading:
+    """SIGTERM while the engine is made: the workers are killed and so are we. ``over`` leaves signals to vLLM.
+
+    vLLM installs its own handlers before it constructs the engine, so ours would be replaced: the interpreter's wake-up
+    descriptor hears a signal whoever handles it.
+    """
+
+    def __init__(self) -> None:
+        self._reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        # A forked worker would write its own signals into our pipe.
+        os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
+        self._over = False
+        threading.Thread(target=self._listen, name="loading", daemon=True).start()
+
+    def over(self) -> None:
+        self._over = True
+
+    def _listen(self) -> None:
+        # No deadline: a daemon thread that waits for signals as long as the process lives.
+        while signums := os.read(self._reader, 64):
+            if signal.SIGTERM in signums and not self._over:
+                print("terminated while loading", file=sys.stderr, flush=True)
+                kill_members()
+                os._exit(TERMINATED)
+
+
+def main() -> NoReturn:
+    """Run the engine until SIGTERM. Never returns."""
+    payload = read_payload()
+    loading = _Loading()
+    _set_defaults()
+    _keep_heap_frozen()
+    try:
+        config, executor = _configure(payload["engine_args"])
+    except Exception as error:
+        _leave(BAD_ARGUMENTS, f"no engine can be made of these arguments: {_words(error)}")
+    try:
+        _run(config, _announcing(executor, loading), payload)
+    except SystemExit as end:
+        _leave(end.code if isinstance(end.code, int) else 0)
+    except Exception as error:
+        _leave(FAILED, f"the engine failed: {_words(error)}")
+    _leave(0)
+
+
+def _keep_heap_frozen() -> None:
+    """vLLM unfreezes the heap when it stops and collects what it can, for those who go on in the same process.
+
+    We do not: walking a million objects once more, in engine and worker, is most of what a clean stop costs.
+    """
+    gc.unfreeze = lambda: None
+    # A forked worker inherits this, and our heap.
+    os.register_at_fork(after_in_child=gc.freeze)
+
+
+def _set_defaults() -> None:
+    # vLLM logs to stdout; what it says last must be in the tail that our host quotes.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    if scratch := os.environ.get("OMNI_ACTORS_SCRATCH"):
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", scratch)
+
+
+def _configure(engine_args: dict[str, Any]) -> tuple[Any, type[Any]]:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.executor import Executor
+
+    config = AsyncEngineArgs(**engine_args).create_engine_config(usage_context=UsageContext.ENGINE_CONTEXT)
+    return config, Executor.get_class(config)
+
+
+def _announcing(executor: type[Any], loading: _Loading) -> type[Any]:
+    """The executor class, telling us when its workers are ready: what is left of loading takes milliseconds."""
+
+    def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = executor.initialize_from_config(self, *args, **kwargs)
+        loading.over()
+        return result
+
+    return type(executor.__name__, (executor,), {"initialize_from_config": initialize_from_config})
+
+
+def _run(config: Any, executor: type[Any], payload: dict[str, Any]) -> None:
+    from vllm.v1.engine.core import EngineCoreProc
+
+    EngineCoreProc.run_engine_core(
+        vllm_config=config,
+        local_client=True,
+        handshake_address=payload["handshake"],
+        executor_class=executor,
+        log_stats=bool(payload.get("log_stats", False)),
+    )
+
+
+def _words(error: BaseException) -> str:
+    words = " ".join(str(error).split())
+    return (f"{type(error).__name__}: {words}" if words else type(error).__name__)[:_MAX_WORDS]
+
+
+def _leave(code: int, words: str = "") -> NoReturn:
+    """End without the interpreter's teardown: vLLM's has returned, and torch's takes another two seconds."""
+    if words:
+        print(words, file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()
