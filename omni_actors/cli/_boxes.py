@@ -8,9 +8,12 @@ that lines cross but do not run on top of each other.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["Arrow", "Box", "draw"]
 

@@ -38,7 +38,7 @@ def engine_problems(spec: PipelineSpec) -> list[str]:
     """What the stages' engine kinds know to be wrong before anything is started, one line each."""
     from omni_actors.runtime._world import engine_kind
 
-    problems = []
+    problems: list[str] = []
     for stage in spec.stages:
         try:
             engine_kind(stage.engine, {}, stage.name).check(stage)

@@ -1,6 +1,6 @@
 """``doctor``: what is installed here, what would run, what is missing and how to get it.
 
-Every probe reads metadata or the kernel's files; nothing heavy is imported, and what cannot be read is said, not raised.
+Every probe reads metadata or the kernel's files; nothing heavy is imported. What cannot be read is said, not raised.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ def _python() -> Finding:
 
 
 def _needed(name: str, value: str, fine: bool, hint: str, needed_for: str) -> Finding:
-    return Finding(name, value, "ok", needed_for=needed_for) if fine else Finding(name, value, "missing", hint, needed_for)
+    return (
+        Finding(name, value, "ok", needed_for=needed_for) if fine else Finding(name, value, "missing", hint, needed_for)
+    )
 
 
 def _probe(package: _Package) -> Callable[[], Finding]:
@@ -153,7 +155,9 @@ def _shared_memory() -> Finding:
     found = os.statvfs("/dev/shm")
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     value = f"{free / _GIB:.1f} GiB free of {total / _GIB:.1f}"
-    return _enough("/dev/shm", value, free >= _GIB, "vLLM takes about 0.4 GiB per engine; in a container: --shm-size=2g")
+    return _enough(
+        "/dev/shm", value, free >= _GIB, "vLLM takes about 0.4 GiB per engine; in a container: --shm-size=2g"
+    )
 
 
 def _open_files() -> Finding:

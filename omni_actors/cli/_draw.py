@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = ["bar", "envelope", "sparkline"]
 
@@ -34,5 +38,5 @@ def envelope(samples: Sequence[float], buckets: int) -> list[float]:
     if not size:
         return []
     bounds = [size * index // buckets for index in range(buckets + 1)]
-    slices = (samples[begin:end : max(1, (end - begin) // 200)] for begin, end in zip(bounds, bounds[1:], strict=False))
+    slices = (samples[begin : end : max(1, (end - begin) // 200)] for begin, end in itertools.pairwise(bounds))
     return [sum(abs(float(x)) for x in part) / len(part) for part in slices if len(part)]

@@ -35,7 +35,7 @@ def picture(spec: PipelineSpec) -> str:
 
 def _words(name: str, spec: PipelineSpec) -> tuple[str, ...]:
     stage = spec.stage(name)
-    copies = f" ×{stage.replicas}" if stage.replicas > 1 else ""
+    copies = f" x{stage.replicas}" if stage.replicas > 1 else ""
     devices = f" on {stage.devices}" if stage.devices is not None else ""
     return (name, f"{stage.engine}{copies}{devices}")
 

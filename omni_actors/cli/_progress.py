@@ -103,7 +103,7 @@ class StartupDisplay:
     def on_event(self, event: StageEvent) -> None:
         """Show what changed. After ``close``: nothing."""
         changed = self._startup.heard(event)
-        if changed is None or self._startup.over and changed.state == "starting":
+        if changed is None or (self._startup.over and changed.state == "starting"):
             return
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
@@ -137,4 +137,3 @@ class StartupDisplay:
 def _plain(line: StartupLine, now: float) -> str:
     took = f" after {line.seconds(now):.1f} s" if line.ended_at is not None else ""
     return f"{line.stage} ({line.what}): {line.state}{took}"
-

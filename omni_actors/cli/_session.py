@@ -9,7 +9,7 @@ import trio
 
 from omni_actors.cli._interrupts import Interrupts
 from omni_actors.cli._progress import StartupDisplay
-from omni_actors.runtime import open_omni
+from omni_actors.runtime import ShutdownReport, open_omni
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from omni_actors.config import PipelineSpec
-    from omni_actors.runtime import OmniRuntime, ShutdownReport
+    from omni_actors.runtime import OmniRuntime
 
 __all__ = ["Session", "run_session"]
 
@@ -45,21 +45,24 @@ def run_session(spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]],
     return trio.run(_session, spec, body, console)
 
 
-async def _session(
-    spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console
-) -> Session[T]:
+async def _session(spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console) -> Session[T]:
     interrupts = Interrupts(lambda words: console.print(words, highlight=False))
     made: Session[T] | None = None
-    async with trio.open_nursery(strict_exception_groups=False) as nursery:
+    failure: Exception | None = None
+    async with trio.open_nursery() as nursery:
         await nursery.start(interrupts.listen)
         display = StartupDisplay(spec, console)
         nursery.start_soon(display.run)
         try:
             with interrupts.scope:
                 made = await _open(spec, body, display, interrupts)
+        except Exception as error:  # raised below, outside the nursery, which would put it into a group
+            failure = error
         finally:
             display.close()
         nursery.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
     if made is None:
         raise KeyboardInterrupt
     return attrs.evolve(made, interrupted=interrupts.count > 0)

@@ -12,11 +12,13 @@ failed, 2 for arguments that make no engine, 143 for SIGTERM while loading.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import signal
 import sys
 import threading
+from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 from omni_actors.engines._lifeline import kill_members, read_payload
@@ -64,7 +66,7 @@ def main() -> NoReturn:
     payload = read_payload()
     loading = _Loading()
     _set_defaults()
-    _keep_heap_frozen()
+    _end_quickly()
     try:
         config, executor = _configure(payload["engine_args"])
     except Exception as error:
@@ -78,14 +80,28 @@ def main() -> NoReturn:
     _leave(0)
 
 
-def _keep_heap_frozen() -> None:
-    """vLLM unfreezes the heap when it stops and collects what it can, for those who go on in the same process.
+def _end_quickly() -> None:
+    """Skip the collections of a teardown: they walk a million objects, in engine and worker, to free what ends anyway.
 
-    We do not: walking a million objects once more, in engine and worker, is most of what a clean stop costs.
+    When vLLM stops it unfreezes the heap and collects, for those who go on in the same process. We do not.
     """
-    gc.unfreeze = lambda: None
-    # A forked worker inherits this, and our heap.
-    os.register_at_fork(after_in_child=gc.freeze)
+    unfreeze = gc.unfreeze
+
+    def unfreeze_unless_ending() -> None:
+        ending = sys._getframe(1).f_code.co_name in ("shutdown", "cleanup_dist_env_and_memory")
+        (gc.freeze if ending else unfreeze)()
+
+    gc.unfreeze = unfreeze_unless_ending
+
+
+def _end_worker_quickly() -> None:
+    """For vLLM's worker: after a clean end and every other exit handler, leave without the interpreter's teardown."""
+    clean: list[bool] = []
+    # Runs while multiprocessing ends the process's function: an exception on its way out is visible there.
+    Finalize(None, lambda: clean.append(sys.exc_info()[0] is None), exitpriority=-100)
+    # The first that is registered runs last.
+    atexit.register(lambda: _leave(0) if clean == [True] else None)
+    _end_quickly()
 
 
 def _set_defaults() -> None:
@@ -143,3 +159,5 @@ def _leave(code: int, words: str = "") -> NoReturn:
 
 if __name__ == "__main__":
     main()
+elif __name__ == "__mp_main__":  # a spawned worker imports its parent's main module under this name
+    _end_worker_quickly()

@@ -129,7 +129,7 @@ class GroupKill:
     """The end of process groups: SIGKILL for all members, resource trackers last. Decides and signals, never waits.
 
     A member is a process in one of the groups, a descendant of a member, or one whose environment has ``cookie``
-    (it may have left its group; and a process that set its own title has lost its environment).
+    (it may have left its group; a process that set its own title has lost its environment). Never we or our parent.
     ``sweep`` until ``Step.over``; ``alive`` of that last step are the survivors, normally none. Bounded by
     ``kill_s + tracker_s + LAST_S``. ``now`` is any clock, in seconds. Owns its pidfds: ``close`` it.
     """
@@ -137,7 +137,7 @@ class GroupKill:
     def __init__(
         self, groups: Iterable[Group], cookie: str | None, now: float, *, kill_s: float, tracker_s: float = TRACKER_S
     ) -> None:
-        self._groups = {group.pgid: group for group in groups if group.pgid > 1 and group.pgid != os.getpgrp()}
+        self._groups = {group.pgid: group for group in groups if group.pgid > 1}
         # An empty or short cookie would match strangers.
         self._cookie = cookie.encode() if cookie and len(cookie) >= 8 else None
         self._kill_at = now + kill_s

@@ -13,13 +13,13 @@ import sys
 import tempfile
 import wave
 from array import array
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
     from typing import BinaryIO
 
 __all__ = ["float_samples", "ready_folder", "write_wav"]

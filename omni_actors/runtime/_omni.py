@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import outcome
 import trio
 
 from omni_actors._errors import InvalidRequest, RuntimeClosed
@@ -99,17 +100,17 @@ class OmniRuntime:
 
         Answers in replica order. Raises EngineRejected, or trio.TooSlowError after ``timeout_s``.
         """
-        replicas = [replica for replica in self._stages[stage].replicas if replica.ready]
-        answers: dict[int, Any] = {}
+        clients = [replica.client for replica in self._stages[stage].replicas if replica.ready]
+        answers: list[outcome.Outcome[Any]] = [outcome.Value(None)] * len(clients)
 
         async def ask(number: int) -> None:
-            client = self._stages[stage].replicas[number].client
-            answers[number] = await client.call(method, *args, timeout_s=timeout_s)
+            call = clients[number].call
+            answers[number] = await outcome.acapture(lambda: call(method, *args, timeout_s=timeout_s))
 
-        async with trio.open_nursery(strict_exception_groups=False) as nursery:
-            for replica in replicas:
-                nursery.start_soon(ask, replica.number)
-        return [answers[number] for number in sorted(answers)]
+        async with trio.open_nursery() as nursery:
+            for number in range(len(clients)):
+                nursery.start_soon(ask, number)
+        return [answer.unwrap() for answer in answers]
 
     # ------------------------------------------------------------------ the runtime
 

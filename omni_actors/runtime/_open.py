@@ -57,19 +57,22 @@ async def open_omni(
     if sys.platform != "linux":
         raise UsageError(f"omni_actors runs on Linux only (pidfd, process groups); this is {sys.platform}")
     spec = _spec(pipeline, overrides)
+    raised: BaseException | None = None
     try:
         async with world(spec) as place, open_service_nursery() as services, trio.open_nursery() as jobs:
             omni, start = _assemble(spec, place, jobs, on_event, services.start_soon)
-            done = False
             try:
                 await start()
                 yield omni
-                done = True
+            except BaseException as error:
+                raised = error
+                raise
             finally:
-                await _leave(omni, drain=done)
+                await _leave(omni, drain=raised is None)
                 jobs.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        raise _one(group) from group
+        error = _one(group, raised)
+        raise error from error.__cause__
 
 
 def _spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> PipelineSpec:
@@ -165,21 +168,23 @@ async def _leave(omni: OmniRuntime, *, drain: bool) -> None:
             await omni.shutdown(drain_s=0)
 
 
-def _one(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The one error that leaves: ours before others, the first before later ones, which become its notes."""
-    errors = _flat(group)
-    if any(isinstance(error, KeyboardInterrupt | SystemExit) for error in errors):
-        return next(error for error in errors if isinstance(error, KeyboardInterrupt | SystemExit))
-    known = [error for error in errors if isinstance(error, OmniError)]
-    if known:
+def _one(group: BaseExceptionGroup[BaseException], raised: BaseException | None) -> BaseException:
+    """The one error that leaves: a failure of the runtime's own tasks before the body's, and the body's as itself."""
+    errors = [error for error in _flat(group, raised) if not isinstance(error, trio.Cancelled)]
+    ours = [error for error in errors if error is not raised]
+    if not ours:
+        return raised if raised is not None else group
+    if graver := [error for error in ours if not isinstance(error, Exception)]:
+        return graver[0]
+    if known := [error for error in ours if isinstance(error, OmniError)]:
         return next((error for error in known if isinstance(error, StartupFailed | ConfigError)), known[0])
-    failures = [error for error in errors if not isinstance(error, trio.Cancelled)]
-    if not failures:
-        return group
-    return OmniError(f"the runtime failed: {type(failures[0]).__name__}: {failures[0]}")
+    fatal = OmniError(f"the runtime failed: {type(ours[0]).__name__}: {ours[0]}")
+    fatal.__cause__ = ours[0] if len(ours) == 1 else group
+    return fatal
 
 
-def _flat(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _flat(inner)]
+def _flat(error: BaseException, whole: BaseException | None) -> list[BaseException]:
+    """The leaves of a group; ``whole`` is a leaf even if it is a group: the body's own."""
+    if isinstance(error, BaseExceptionGroup) and error is not whole:
+        return [leaf for inner in error.exceptions for leaf in _flat(inner, whole)]
     return [error]

@@ -137,10 +137,10 @@ def _merge(outputs: list[Output]) -> Output:
 
 
 def _merge_native(natives: list[Any]) -> Any:
-    """vLLM's own outputs know how to add up (``RequestOutput.add``)."""
+    """vLLM's own outputs know how to add up (``RequestOutput.add``); of others the last one is kept."""
     first = natives[0]
-    if first is None:
-        return None
+    if not hasattr(first, "add"):
+        return natives[-1]
     for other in natives[1:]:
         first.add(other, aggregate=True)
     return first

@@ -154,12 +154,14 @@ class EngineKind(Protocol):
     """One kind of engine, found by entry point ``omni_actors.engines``."""
 
     hang_s: float
+    slow_frontend: bool
+    """Whether ``frontend`` takes long enough (imports, files) to belong into a thread."""
 
     def check(self, spec: StageSpec) -> None:
         """Raise ConfigError for what is wrong with the spec and can be known without starting it (a missing model)."""
 
     def frontend(self, spec: StageSpec) -> Frontend:
-        """Make the stage's front-end. Slow and blocking: called in a thread, beside the engines' start."""
+        """Make the stage's front-end; in a thread, beside the engines' start, if it is slow."""
 
     def client(
         self, spec: StageSpec, frontend: Callable[[], Frontend], transport: Transport, *, replica: int, generation: int

@@ -136,7 +136,10 @@ class StageSupervisor:
                 raise
 
     async def _make_frontend(self) -> None:
-        self._frontend = await trio.to_thread.run_sync(self._kind.frontend, self.spec, abandon_on_cancel=True)
+        if self._kind.slow_frontend:
+            self._frontend = await trio.to_thread.run_sync(self._kind.frontend, self.spec, abandon_on_cancel=True)
+        else:
+            self._frontend = self._kind.frontend(self.spec)
         self._frontend_made.set()
 
     async def _wait_frontend(self) -> Frontend:

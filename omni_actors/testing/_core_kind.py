@@ -125,6 +125,7 @@ class FakeCoreKind:
     """The engine kind (see ``EngineKind``). As a process it is ``omni_actors.testing.fake_core``."""
 
     hang_s = 60.0
+    slow_frontend = False
 
     def check(self, spec: StageSpec) -> None:
         """Raises ConfigError for an unknown behaviour."""

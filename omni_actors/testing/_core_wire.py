@@ -1,13 +1,12 @@
 """The twin of vLLM's EngineCore wire in pure msgspec: the same frames, without vLLM.
 
-The structs are vLLM's positional arrays, cut to the fields that a fake needs; positions are vLLM's, unused ones are None.
-Real vLLM decodes what is encoded here and the other way round (a test holds them together). Text is toy text: a token id
-is a Unicode code point, so that a simulation's texts can be read, split into sentences and compared.
+The structs are vLLM's positional arrays, cut to the fields that a fake needs; positions are vLLM's, unused ones are
+None. Real vLLM decodes what is encoded here and the other way round (a test holds them together). Text is toy text: a
+token id is a Unicode code point, so that a simulation's texts can be read, split into sentences and compared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence  # noqa: TC003 - msgspec reads these annotations
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,6 +15,8 @@ from omni_actors._errors import InvalidRequest, ProtocolError
 from omni_actors.wire.vllm.codec import DEAD
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from omni_actors.wire.vllm import Sink, StepOutputs
 
 __all__ = [
@@ -214,10 +215,9 @@ class _Text:
             return
         upto = len(self.text) if ended else max(self.sent, len(self.text) - self._hold)
         text, self.sent, tokens, self.tokens = self.text[self.sent : upto], upto, self.tokens, []
-        reason = (
-            "stop" if stop is not None else _REASONS[output.finish_reason] if output.finish_reason is not None else None
-        )
-        choice = _Choice(self.index, text, tokens, reason, stop if stop is not None else output.stop_reason)
+        by_engine = None if output.finish_reason is None else _REASONS[output.finish_reason]
+        reason, why = ("stop", stop) if stop is not None else (by_engine, output.stop_reason)
+        choice = _Choice(self.index, text, tokens, reason, why)
         self.sink.put(_RequestOutput([choice], ended))
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 import trio
 
-from omni_actors.testing._fake_omni import FakeExit
+from omni_actors.testing._launcher import Exit, current_process
 from omni_actors.wire.vllm.codec import DEAD
 from omni_actors.wire.vllm.handshake import ENGINE_IDENTITY
 
@@ -120,13 +120,13 @@ class FakeCore:
         self._code = 0
 
     async def run(self) -> NoReturn:
-        """Serve until cancelled. Raises ``FakeExit`` for each end of its own; its sockets are closed at any end."""
+        """Serve until cancelled. Raises ``Exit`` for each end of its own; its sockets are closed at any end."""
         if self.behaviour.handshake == "exit":
-            raise FakeExit(self.behaviour.exit_code)
+            raise Exit(self.behaviour.exit_code)
         try:
             with self._life:
                 await self._live()
-            raise FakeExit(self._code)
+            raise Exit(self._code)
         finally:
             for socket in self._sockets:
                 socket.close()
@@ -273,8 +273,11 @@ async def _pump(socket: Socket) -> None:
 async def fake_core(launch: Launch, payload: Mapping[str, Any], transport: Transport) -> NoReturn:
     """One fake engine's life as a task: what an in-memory launcher runs for a Launch of ``FakeCoreKind``.
 
-    Raises FakeExit with the exit code (negative: a signal); cancelled, it is gone at once, as by SIGKILL. The
-    behaviour's ``stderr`` line is the launcher's to show (``payload["engine_args"]``): a task has no stderr.
+    Raises Exit with the exit code (negative: a signal); cancelled, it is gone at once, as by SIGKILL.
     """
     behaviour = msgspec.convert(payload["engine_args"], FakeCoreBehaviour)
-    await FakeCore(behaviour, payload["handshake"], transport).run()
+    core, process = FakeCore(behaviour, payload["handshake"], transport), current_process()
+    if behaviour.stderr:
+        process.say(behaviour.stderr)
+    process.on_terminate((lambda: None) if behaviour.ignore_sigterm else core.stop)
+    await core.run()

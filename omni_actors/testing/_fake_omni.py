@@ -13,6 +13,7 @@ import trio
 
 from omni_actors._errors import ConfigError
 from omni_actors.stages.omni import OmniKind
+from omni_actors.testing._launcher import Exit, current_process
 from omni_actors.wire import omni as wire
 from omni_actors.wire.omni import State
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["FakeBehaviour", "FakeExit", "FakeOmni", "FakeOmniKind", "fake_omni"]
 
 HEARTBEAT_S = 1.0
+FakeExit = Exit
+"""What a fake engine raises to end its process with ``code``; negative: by that signal."""
 GARBAGE = b"\xffgarbage"
 
 
@@ -59,14 +62,6 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stderr: str = ""
 
 
-class FakeExit(Exception):
-    """Raised by a fake engine to end its process with ``code``; negative: by that signal."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit {code}")
-        self.code = code
-
-
 class FakeOmni:
     """One running fake engine. Owns its socket and its side of the wire."""
 
@@ -83,14 +78,14 @@ class FakeOmni:
         self._code: int | None = None
 
     async def run(self) -> NoReturn:
-        """Serve until cancelled. Raises ``FakeExit`` for each end that an engine process can choose itself."""
+        """Serve until cancelled. Raises ``Exit`` for each end that an engine process can choose itself."""
         if self.behaviour.exit_at_start is not None:
             self._exit(self.behaviour.exit_at_start)
         try:
             with self._life:
                 await self._live()
             if self._code is not None:
-                raise FakeExit(self._code)
+                raise Exit(self._code)
             # Frozen, without a deadline: it ends by being killed.
             await trio.sleep_forever()
         finally:
@@ -219,12 +214,17 @@ class FakeOmni:
 
 
 async def fake_omni(launch: Launch, payload: Mapping[str, Any], transport: Transport) -> NoReturn:
-    """One fake engine's life as a task: what an in-memory launcher runs for a Launch of ``FakeOmniKind``.
+    """A fake engine for ``MemoryLauncher``: what runs for a Launch of ``FakeOmniKind``. Raises ``Exit``."""
+    behaviour = msgspec.convert(payload["args"], FakeBehaviour)
+    fake, process = FakeOmni(behaviour, payload, transport), current_process()
+    process.on_terminate(_deaf if behaviour.ignore_sigterm else fake.stop)
+    if behaviour.stderr:
+        process.say(behaviour.stderr)
+    await fake.run()
 
-    Raises FakeExit with the exit code; cancelled, it is gone at once, as by SIGKILL. The behaviour's ``stderr`` line is
-    the launcher's to show (``payload["args"]``): a task has no stderr.
-    """
-    await FakeOmni(msgspec.convert(payload["args"], FakeBehaviour), payload, transport).run()
+
+def _deaf() -> None:
+    """What a process that ignores SIGTERM does about it."""
 
 
 def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.Tensor], dict[str, Any]]]:

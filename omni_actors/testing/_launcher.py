@@ -139,7 +139,7 @@ class MemoryProcess:
         self.kill(signal.SIGTERM)
 
     async def destroy(self, kill_s: float) -> Sequence[int]:
-        """SIGKILL and wait. Shielded, bounded by ``kill_s``. Returns its pid if its engine does not let go, normally ()."""
+        """SIGKILL and wait. Shielded, bounded by ``kill_s``. Returns its pid if the engine does not let go, else ()."""
         self.kill(signal.SIGKILL)
         with bounded_shield(trio.current_time() + kill_s):
             await self._exited.wait()

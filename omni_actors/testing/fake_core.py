@@ -15,7 +15,7 @@ import trio
 
 from omni_actors.engines._lifeline import read_payload
 from omni_actors.testing._fake_core import FakeCore, FakeCoreBehaviour
-from omni_actors.testing._fake_omni import FakeExit
+from omni_actors.testing._launcher import Exit
 from omni_actors.transport import ZmqTransport
 
 __all__ = ["main"]
@@ -44,7 +44,7 @@ async def _run(behaviour: FakeCoreBehaviour, payload: dict[str, Any]) -> int:
         await nursery.start(_terminate, fake)
         try:
             await fake.run()
-        except FakeExit as end:
+        except Exit as end:
             code = end.code
         nursery.cancel_scope.cancel()
     if code >= 0:

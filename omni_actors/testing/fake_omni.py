@@ -14,7 +14,8 @@ import msgspec
 import trio
 
 from omni_actors.engines._lifeline import read_payload
-from omni_actors.testing._fake_omni import FakeBehaviour, FakeExit, FakeOmni
+from omni_actors.testing._fake_omni import FakeBehaviour, FakeOmni
+from omni_actors.testing._launcher import Exit
 from omni_actors.transport import ZmqTransport
 
 __all__ = ["main"]
@@ -40,7 +41,7 @@ async def _run(behaviour: FakeBehaviour, payload: dict[str, Any]) -> int:
         await nursery.start(_terminate, fake)
         try:
             await fake.run()
-        except FakeExit as end:
+        except Exit as end:
             code = end.code
         nursery.cancel_scope.cancel()
     transport.close()

@@ -83,7 +83,7 @@ async def test_a_dead_actor_refuses_everything_and_names_its_cause() -> None:
 async def test_death_ends_every_open_ask_wherever_it_is() -> None:
     """One already read, one in the buffer, one waiting before a full mailbox. A tell that waits gets in, unread."""
     ref, mailbox = open_mailbox("m", capacity=1)
-    ends = []
+    ends, soon = [], trio.current_time() + 5
 
     async def use(what, *args, **kwargs):
         with pytest.raises(ActorDied) as caught:
@@ -91,10 +91,10 @@ async def test_death_ends_every_open_ask_wherever_it_is() -> None:
         ends.append(caught.value)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: use(ref.ask, "read", deadline=math.inf))
+        nursery.start_soon(lambda: use(ref.ask, "read", deadline=soon))
         assert (await mailbox.receive()).message == "read"
         for name in ("buffered", "waiting"):
-            nursery.start_soon(lambda name=name: use(ref.ask, name, deadline=math.inf))
+            nursery.start_soon(lambda name=name: use(ref.ask, name, deadline=soon))
             await trio.testing.wait_all_tasks_blocked()
         nursery.start_soon(ref.tell, "told")
         await trio.testing.wait_all_tasks_blocked()

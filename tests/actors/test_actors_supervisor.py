@@ -88,16 +88,6 @@ async def test_together_means_together(autojump_clock) -> None:
         assert trio.current_time() == 3
 
 
-async def test_a_supervisor_without_children_is_ready_and_lives_until_it_is_stopped() -> None:
-    supervisor, log = supervise()
-    async with trio.open_nursery() as nursery:
-        await nursery.start(supervisor.run)
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(nursery.child_tasks) == 1
-        await supervisor.stop()
-    assert log == []
-
-
 async def test_value_and_state(autojump_clock) -> None:
     supervisor, _ = supervise(child("a", dies_after(1)), intensity=Intensity(1, 5.0), backoff=Backoff(2.0, max_s=2.0))
     assert supervisor.state("a") == "stopped"
@@ -305,7 +295,8 @@ async def test_stop_during_start(autojump_clock) -> None:
     async def loading(life) -> None:
         await trio.sleep(9)
 
-    supervisor, log = supervise(child("a"), child("b", loading), child("c"))
+    events: list = []
+    supervisor, _ = supervise(child("a"), child("b", loading), child("c"), observe=events.append)
     async with trio.open_nursery() as nursery:
 
         async def stop_soon() -> None:
@@ -316,19 +307,25 @@ async def test_stop_during_start(autojump_clock) -> None:
         with pytest.raises(ActorNotReady, match="stopped before"):
             await nursery.start(supervisor.run)
     assert trio.current_time() == 1
-    assert (only(log, "stopped"), only(log, "starting")) == (["b1", "a1"], ["a1", "b1"])
+    assert [(e.name, e.error) for e in events if e.kind == "stopped"] == [("b", None), ("a", None)]
+    assert [e.name for e in events if e.kind == "starting"] == ["a", "b"]
 
 
 async def test_stop_during_backoff_is_immediate(autojump_clock) -> None:
     supervisor, log = supervise(
-        child("a", dies_after(1)), child("b"), intensity=Intensity(1, 9.0), backoff=Backoff(500, max_s=500)
+        child("a", dies_after(1)),
+        child("b", slow_to_stop(3)),
+        intensity=Intensity(1, 9.0),
+        backoff=Backoff(500, max_s=500),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(supervisor.run)
         await trio.sleep(2)
         assert log[-1] == "backing_off a1"
-        await supervisor.stop()
-        assert (trio.current_time(), supervisor.state("a")) == (2, "stopped")
+        nursery.start_soon(supervisor.stop)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (supervisor.state("a"), log[-1]) == ("stopped", "stopping b1")
+    assert trio.current_time() == 5
 
 
 async def test_it_can_run_again_with_new_generations_but_not_twice_at_once() -> None:

@@ -60,8 +60,8 @@ def test_a_group_of_another_session_is_not_killed():
         assert process.poll() is None
 
 
-def test_our_own_group_and_the_kernels_are_never_killed():
-    groups = [Group(os.getpgrp(), 1, os.getsid(0)), Group(0, 1, 0), Group(1, identify(1).started, identify(1).session)]
+def test_the_kernels_and_inits_groups_are_never_killed():
+    groups = [Group(0, 1, 0), Group(1, identify(1).started, identify(1).session)]
     assert finish(GroupKill(groups, None, time.monotonic(), kill_s=0.1)) == ()
 
 
@@ -167,7 +167,9 @@ def test_it_answers_what_must_be_known_before_it_goes_on(tmp_path):
     assert (ward.groups, ward.folder, ward.cookie) == ({}, None, "abcdefgh")
 
 
-@given(st.binary(max_size=200) | st.lists(st.sampled_from([b"group", b"forget", b" ", b"1", b"\n", b"x"])).map(b"".join))
+@given(
+    st.binary(max_size=200) | st.lists(st.sampled_from([b"group", b"forget", b" ", b"1", b"\n", b"x"])).map(b"".join)
+)
 def test_nonsense_neither_stops_it_nor_makes_it_kill(data):
     ward = reaper._Ward()
     answer = ward.feed(data + b"\n")

@@ -18,6 +18,7 @@ import trio
 from omni_actors._errors import StartupFailed
 from omni_actors.stages._interface import Launch
 from omni_actors.stages._process import SCRATCH, device_env, open_launcher
+from omni_actors.stages._shield import bounded_shield
 
 pytestmark = pytest.mark.process
 
@@ -125,6 +126,37 @@ sys.stderr.write("x" * 100_000)
         assert process.tail() == (*map(str, range(31, 50)), "x" * 1000)
 
 
+async def test_the_last_words_are_known_when_the_end_is_though_a_member_holds_the_pipe():
+    program = """
+import os, signal, sys
+if os.fork() == 0:
+    signal.pause()
+for i in range(3000): print("x" * 100, file=sys.stderr)
+print("last words", file=sys.stderr)
+os._exit(1)
+"""
+    async with launcher_of() as launcher:
+        process = await launcher.spawn(child(program))
+        assert await process.wait() == 1
+        assert process.tail()[-1] == "last words"
+
+
+async def test_cancelled_at_any_step_of_spawning_nothing_is_left():
+    """The cancel arrives at the n-th scheduling step after the spawn has begun."""
+    async with launcher_of() as launcher:
+        for steps in range(12):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(launcher.spawn, child(FOREVER))
+                    for _ in range(steps):
+                        await trio.lowlevel.cancel_shielded_checkpoint()
+                    scope.cancel()
+            for process in launcher.processes:
+                await process.destroy(2)
+            assert set(children()) == {str(launcher.reaper.pid)}
+            assert launcher.reaper.groups == {}
+
+
 async def test_any_number_of_waiters():
     async with launcher_of() as launcher:
         process = await launcher.spawn(child("import sys; sys.exit(7)"))
@@ -152,7 +184,9 @@ async def test_terminate_then_destroy(caplog):
 
 
 async def test_a_child_that_ignores_sigterm(caplog):
-    program = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
+    program = (
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True)\nwhile 1: signal.pause()"
+    )
     async with launcher_of() as launcher:
         process = await launcher.spawn(child(program))
         await up(process, caplog)
@@ -188,7 +222,7 @@ async def test_destroy_takes_the_grandchildren_of_a_dead_leader(watch):
         assert ended(watch, int(pid))
 
 
-async def test_a_stranger_that_holds_the_pipe_does_not_hold_us(tmp_path):
+async def test_a_stranger_that_holds_the_pipe_does_not_hold_us(tmp_path, watch):
     """Nothing tells whose it is: its own session, its parent gone, its environment empty. It is not ours to kill."""
     program = """
 import os, signal
@@ -208,7 +242,7 @@ os.wait()
         assert await process.destroy(2) == ()
         assert trio.current_time() - started < 2
         (pid,) = process.tail()
-        assert Path(f"/proc/{pid}").exists()
+        assert not ended(watch, int(pid))
     (tmp_path / "fifo").write_text("go\n")
 
 
@@ -234,25 +268,31 @@ print("up", flush=True)
 signal.pause()
 """
     caplog.set_level(logging.WARNING, logger="omni_actors.reaper")
-    async with launcher_of() as launcher:
-        process = await launcher.spawn(child(program))
-        await up(process, caplog)
-        with trio.CancelScope() as around:
+    with trio.CancelScope() as around:
+        async with launcher_of() as launcher:
+            process = await launcher.spawn(child(program))
+            await up(process, caplog)
             around.cancel()
             process.terminate()
-            with trio.CancelScope(shield=True):
+            with bounded_shield(trio.current_time() + 10) as shield:
                 assert await process.wait() == 0
+                assert process.tail() == ("done",)
                 await process.destroy(2)
-        assert process.tail() == ("done",)
+    assert not shield.cancelled_caught, "it blocked on its pipe"
 
 
 async def test_leaving_the_block_with_an_error_destroys_and_keeps_the_error(watch, caplog):
-    with pytest.raises(ValueError, match="mine"):
+    seen = []
+
+    async def body():
         async with launcher_of() as launcher:
             process = await launcher.spawn(child(FOREVER))
-            seen = watch(process.pid, launcher.reaper.pid)
+            seen.append(watch(process.pid, launcher.reaper.pid))
             raise ValueError("mine")
-    assert seen.alive_after(0) == set()
+
+    with pytest.raises(ValueError, match="mine"):
+        await body()
+    assert seen[0].alive_after(0) == set()
 
 
 async def test_environment_and_scratch(tmp_path):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 
-import msgspec
 import pytest
 import trio
 import trio.testing
@@ -14,7 +13,8 @@ from omni_actors._errors import EngineRejected, InvalidRequest, ProtocolError
 from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import LeaseFailed, Produced, Released, TensorChunk, TextChunk
 from omni_actors.stages.omni import KIND, OmniFrontend
-from omni_actors.testing._fake_omni import FakeBehaviour, FakeExit, FakeOmni, FakeOmniKind, fake_omni
+from omni_actors.testing._fake_omni import FakeBehaviour, FakeOmni, FakeOmniKind, fake_omni
+from omni_actors.testing._launcher import Exit, open_memory_launcher
 from omni_actors.transport import MemoryTransport
 from omni_actors.wire import omni as wire
 
@@ -69,7 +69,7 @@ class Talk:
     async def run_engine(self):
         try:
             await self.engine.run()
-        except FakeExit as end:
+        except Exit as end:
             self.exit_code = end.code
             self.gone.set()
 
@@ -434,11 +434,52 @@ async def test_stop_ends_the_engine_and_every_lease(autojump_clock):
         assert talk.exit_code == 0
 
 
-async def test_a_launch_runs_as_a_task_and_exits_as_told(autojump_clock):
-    kind, spec = FakeOmniKind(), StageSpec(name="voice", engine="fake", engine_args={"exit_at_start": 3})
+@contextlib.asynccontextmanager
+async def launched(**told):
+    """(client, its in-memory process), once the engine is ready."""
+    kind, spec = FakeOmniKind(), StageSpec(name="voice", engine="fake", engine_args=told)
     transport = MemoryTransport()
     client = kind.client(spec, lambda: OmniFrontend(spec), transport, replica=0, generation=1)
     launch = kind.launch(spec, client.addresses, replica=0, generation=1)
-    with pytest.raises(FakeExit) as caught:
-        await fake_omni(launch, msgspec.msgpack.decode(launch.payload), transport)
-    assert caught.value.code == 3
+    with trio.fail_after(3600):
+        async with open_memory_launcher({kind.module: fake_omni}, transport) as launcher:
+            process = await launcher.spawn(launch)
+            if "exit_at_start" not in told:
+                await client.handshake()
+            yield client, process
+            await process.destroy(1)
+            client.close()
+
+
+async def test_a_launched_fake_exits_as_told_with_its_last_words(autojump_clock):
+    async with launched(exit_at_start=3, stderr="out of luck") as (_, process):
+        assert await process.wait() == 3
+        assert process.tail() == ("out of luck",)
+
+
+async def test_a_launched_fake_dies_by_its_signal(autojump_clock):
+    async with launched(die_at_chunk=0, exit_code=-9) as (client, process):
+        client.submit(work("a"))
+        assert await process.wait() == -9
+
+
+async def test_sigterm_ends_every_lease_of_a_launched_fake(autojump_clock):
+    async with launched(chunks=100, chunk_s=1) as (client, process):
+        client.submit(work("a"))
+        await trio.sleep(2.5)
+        process.terminate()
+        assert await process.wait() == 0
+        assert [type(event) for event in client.drain()] == [Produced, Produced, LeaseFailed]
+
+
+@pytest.mark.parametrize("told", [{"ignore_sigterm": True}, {"stall_at_chunk": 0}])
+async def test_a_deaf_or_frozen_fake_must_be_killed(autojump_clock, told):
+    async with launched(**told) as (client, process):
+        client.submit(work("a"))
+        await trio.sleep(2)
+        process.terminate()
+        with trio.move_on_after(1000) as waited:
+            await process.wait()
+        assert waited.cancelled_caught
+        assert await process.destroy(1) == ()
+        assert process.returncode == -9

@@ -14,8 +14,8 @@ from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import LeaseFailed, Produced, Released
 from omni_actors.testing._core_kind import FakeCoreKind, FakeFrontend
 from omni_actors.testing._core_wire import FakeParams
-from omni_actors.testing._fake_core import FakeCore, FakeCoreBehaviour, fake_tokens
-from omni_actors.testing._fake_omni import FakeExit
+from omni_actors.testing._fake_core import FakeCore, FakeCoreBehaviour, fake_core, fake_tokens
+from omni_actors.testing._launcher import Exit, open_memory_launcher
 from omni_actors.transport import MemoryTransport
 
 PROMPT = [ord(character) for character in "hello"]
@@ -53,7 +53,7 @@ class Rig:
     async def run_core(self):
         try:
             await self.core.run()
-        except FakeExit as end:
+        except Exit as end:
             self.code = end.code
 
 
@@ -234,6 +234,25 @@ async def test_a_clean_stop_says_what_it_aborts(autojump_clock):
         await stage.until("a", 3)
         assert isinstance(stage.events["a"][-1], LeaseFailed)
         assert stage.code == 0
+
+
+@pytest.mark.parametrize("ignores", [False, True])
+async def test_as_a_process_of_the_memory_launcher(autojump_clock, ignores):
+    args = {"stderr": "hello from below", "ignore_sigterm": ignores}
+    spec = StageSpec(name="thinker", engine="fake-core", engine_args=args)
+    kind, transport, frontend = FakeCoreKind(), MemoryTransport(), FakeFrontend(spec)
+    client = kind.client(spec, lambda: frontend, transport, replica=0, generation=1)
+    launch = kind.launch(spec, client.addresses, replica=0, generation=1)
+    async with open_memory_launcher({"omni_actors.testing.fake_core": fake_core}, transport) as launcher:
+        process = await launcher.spawn(launch)
+        await client.handshake()
+        assert process.tail() == ("hello from below",)
+        process.terminate()
+        with trio.move_on_after(10) as waiting:
+            assert await process.wait() == 0
+        assert waiting.cancelled_caught == ignores
+        await process.destroy(1)
+    client.close()
 
 
 def test_samples_differ_by_seed():

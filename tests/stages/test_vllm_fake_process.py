@@ -102,9 +102,9 @@ async def test_sigterm_says_what_it_aborts_and_exits_cleanly(tmp_path):
 
 @pytest.mark.parametrize(("death", "code"), [("exit", 5), ("kill", -signal.SIGKILL)])
 async def test_it_dies_as_told(tmp_path, death, code):
-    async with serving(tmp_path, die_at=2, death=death, exit_code=5) as (_client, process, submit, _events):
-        submit("a")
-        assert await process.wait() == code
+    async with serving(tmp_path, die_at=2, death=death, exit_code=5) as stage:
+        stage.submit("a")
+        assert await stage.process.wait() == code
 
 
 async def test_its_last_word_arrives(tmp_path):

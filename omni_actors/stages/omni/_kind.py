@@ -34,6 +34,7 @@ class OmniKind:
     """
 
     hang_s = 10.0
+    slow_frontend = False
     module = "omni_actors.engines.generation"
 
     def check(self, spec: StageSpec) -> None:

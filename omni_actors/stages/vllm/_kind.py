@@ -39,6 +39,7 @@ class VllmKind:
     """The engine kind ``vllm`` (see ``EngineKind``)."""
 
     hang_s = 60.0
+    slow_frontend = True
 
     def check(self, spec: StageSpec) -> None:
         """Raises ConfigError for a missing model folder, an unknown engine argument, an unknown sampling param."""

@@ -97,12 +97,8 @@ class PromptRenderer:
     def _render_chat(self, messages: list[Any], tokenization: Mapping[str, Any], chat: Mapping[str, Any]) -> Any:
         # As vLLM's own LLM.chat does it: the template writes the special tokens, so the tokenizer must not.
         params = self._renderer.default_chat_tok_params.with_kwargs(add_special_tokens=False, **tokenization)
-        settings: dict[str, Any] = {
-            "add_generation_prompt": True,
-            "continue_final_message": False,
-            "tokenize": self._tokenizes,
-            **chat,
-        }
+        settings: dict[str, Any] = {"add_generation_prompt": True, "continue_final_message": False}
+        settings |= {"tokenize": self._tokenizes, **chat}
         _, (rendered,) = self._renderer.render_chat(
             [messages], self._chat_params(chat_template_kwargs=settings), params
         )

@@ -1,0 +1,154 @@
+"""``bench demo``: a hundred questions through the three engines, marked by their text and by a judge who listens.
+
+One question at a time, so that the times are those that a single user sees. ``heard_right`` and ``text_right`` are per
+hundred: of the sums that were spoken, and of the questions whose whole text is right.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from omni_actors.cli._answers import Answer
+from omni_actors.cli._bench import BenchOptions, BenchResult, Bound
+from omni_actors.cli._demo import PIPELINE, require
+from omni_actors.cli._exit import Missing
+from omni_actors.pipelines.tiny_omni._questions import BENCH_SEED, Question, questions
+from omni_actors.runtime import open_omni
+
+if TYPE_CHECKING:
+    from omni_actors.lifecycle import Terminal
+    from omni_actors.pipelines._judge import Judge
+    from omni_actors.runtime import OmniRuntime
+
+__all__ = ["QUESTIONS", "Asked", "run", "summary"]
+
+QUESTIONS = 100
+_WARM_UP = 3
+_TIMEOUT_S = 60.0
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """One question's outcome. Seconds count from the request's begin; ``heard``: per part, whether it was right."""
+
+    question: Question
+    answer: Answer
+    heard: tuple[bool, ...]
+    total_s: float
+    talker_end_s: float
+
+    @property
+    def text_right(self) -> bool:
+        """Whether the text is the one right answer."""
+        return self.answer.text.strip() == self.question.answer
+
+    @property
+    def rtf(self) -> float:
+        """Seconds of waiting per second of sound."""
+        return self.total_s / self.answer.audio_s if self.answer.audio_s else float("inf")
+
+    def audio_before(self, moment_s: float | None) -> bool:
+        """Whether something could be heard before ``moment_s``."""
+        first = self.answer.first_audio_s
+        return first is not None and moment_s is not None and first < moment_s
+
+
+async def run(options: BenchOptions) -> BenchResult:
+    """Start tiny-omni, ask, listen. Raises Missing without the engines, the vocoder or the judge."""
+    require()
+    judge = await trio.to_thread.run_sync(_judge)
+    asked = []
+    async with open_omni(PIPELINE) as omni:
+        for question in questions(_WARM_UP, BENCH_SEED + 1):
+            await _ask(omni, question, judge)
+        for number, question in enumerate(questions(QUESTIONS, BENCH_SEED), start=1):
+            asked.append(await _ask(omni, question, judge))
+            if number % 10 == 0:
+                options.progress(f"{number} of {QUESTIONS} questions asked")
+    return summary(asked)
+
+
+def _judge() -> Judge:
+    from omni_actors._errors import UsageError
+    from omni_actors.pipelines._judge import Judge
+
+    try:
+        return Judge()
+    except UsageError as missing:
+        raise Missing(str(missing)) from missing
+
+
+async def _ask(omni: OmniRuntime, question: Question, judge: Judge) -> Asked:
+    import numpy as np
+
+    answer, began_at = Answer(), trio.current_time()
+    async with omni.generate(question.text, timeout_s=_TIMEOUT_S) as stream:
+        async for item in stream:
+            answer.take(item, trio.current_time() - began_at)
+    total_s = trio.current_time() - began_at
+    spoken = [np.array(sentence.samples(), dtype=np.float32) for sentence in answer.spoken()]
+    rate = answer.spoken()[0].sample_rate if spoken else 0
+    heard = await trio.to_thread.run_sync(judge.heard_right, question.parts, spoken, rate)
+    assert stream.terminal is not None
+    return Asked(
+        question=question,
+        answer=answer,
+        heard=tuple(heard),
+        total_s=total_s,
+        talker_end_s=_end_s(stream.terminal, "talker"),
+    )
+
+
+def _end_s(terminal: Terminal, stage: str) -> float:
+    ends = [timing.finished_at for timing in terminal.timings if timing.stage == stage]
+    return ends[0] - terminal.submitted_at if ends and ends[0] is not None else float("nan")
+
+
+def summary(asked: list[Asked]) -> BenchResult:
+    """The metrics of everything asked."""
+    sums = [right for one in asked for right in one.heard]
+    many = [one for one in asked if len(one.question.parts) > 1]
+    samples = {
+        "heard_right": [100 * statistics.fmean(one.heard) for one in asked],
+        "text_right": [100.0 * one.text_right for one in asked],
+        "audio_s": [one.answer.audio_s for one in asked],
+        "first_text_ms": [_ms(one.answer.first_text_s) for one in asked],
+        "first_audio_ms": [_ms(one.answer.first_audio_s) for one in asked],
+        "rtf": [one.rtf for one in asked],
+        "first_audio_before_text_end": [float(one.audio_before(one.answer.last_text_s)) for one in many],
+        "first_audio_before_speech_end": [float(one.audio_before(one.talker_end_s)) for one in many],
+    }
+    metrics = {
+        "heard_right": 100 * statistics.fmean(sums),
+        "text_right": 100 * statistics.fmean(one.text_right for one in asked),
+        "audio_s": sum(samples["audio_s"]),
+        "first_text_ms": statistics.median(samples["first_text_ms"]),
+        "first_audio_ms": statistics.median(samples["first_audio_ms"]),
+        "rtf": statistics.median(samples["rtf"]),
+        "first_audio_before_text_end": _mean(samples["first_audio_before_text_end"]),
+        "first_audio_before_speech_end": _mean(samples["first_audio_before_speech_end"]),
+    }
+    bounds = {"heard_right": Bound(low=95), "text_right": Bound(low=99)}
+    return BenchResult(metrics=metrics, samples=samples, notes=_notes(asked, sums, many), bounds=bounds)
+
+
+def _ms(seconds: float | None) -> float:
+    return float("nan") if seconds is None else 1000 * seconds
+
+
+def _mean(values: list[float]) -> float:
+    return statistics.fmean(values) if values else float("nan")
+
+
+def _notes(asked: list[Asked], sums: list[bool], many: list[Asked]) -> tuple[str, ...]:
+    wrong = [f"{one.question.text!r} was answered {one.answer.text!r}" for one in asked if not one.text_right]
+    return (
+        f"{len(asked)} questions with {len(sums)} sums, one at a time; {sum(sums)} sums were heard right",
+        f"first_audio_before_*: fractions of the {len(many)} questions with two parts or more; text_end: the thinker's "
+        "last word had not come yet; speech_end: the talker was still saying later sentences",
+        *wrong[:5],
+    )
