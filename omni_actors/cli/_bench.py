@@ -102,10 +102,11 @@ def paired_ratio(ours: Sequence[float], reference: Sequence[float]) -> PairedRat
 def _outside(count: int) -> int:
     """How many order statistics may be left out at either end of ``count`` for the interval to keep its coverage.
 
-    The true median lies below the (k+1)-th smallest with probability P(Binomial(count, ½) ≤ k).
+    The true median lies below the (k+1)-th smallest with probability P(Binomial(count, ½) ≤ k): the greatest k for
+    which that is at most half of what may be missed.
     """
-    allowed, tail, k = (1 - _CONFIDENCE) / 2, 0.0, 0
-    while (tail := tail + math.comb(count, k) / 2**count) <= allowed:
+    allowed, tail, k = (1 - _CONFIDENCE) / 2, 0.5**count, 0
+    while (tail := tail + math.comb(count, k + 1) * 0.5**count) <= allowed:
         k += 1
     return k
 

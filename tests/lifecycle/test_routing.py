@@ -209,8 +209,9 @@ def test_an_empty_answer_reaches_a_fan_in_as_nothing():
     assert talk.says("j", "!", end=True) == ["deliver j 0:0 !", "finish"]
 
 
-def test_parts_that_end_before_the_producer_does_not_finish_the_request():
-    talk = Conversation(*SPOKEN)
+@pytest.mark.parametrize("modalities", [None, ["audio"]])
+def test_parts_that_end_before_the_producer_do_not_finish_the_request(modalities):
+    talk = Conversation(*SPOKEN, modalities=modalities)
     talk.says("t", "a.")
     talk.says("k", "A", end=True)
     assert talk.says("v", "~a", end=True) == ["deliver v 0:0 ~a"]

@@ -233,7 +233,7 @@ def test_the_table_agrees_with_its_engines_whatever_happens():
 def test_every_interleaving_delivers_everything_in_order(graph, random):
     """I6."""
     world = World(graph)
-    record = world.submit("me", None)
+    record = world.submit("me", random.choice([None, "video"]))
     world.begin(record)
     while not record.settled:
         busy = [lease for lease in world.table.leases.values() if lease.key not in world.over]

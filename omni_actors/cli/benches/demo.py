@@ -17,6 +17,7 @@ from omni_actors.cli._bench import BenchOptions, BenchResult, Bound
 from omni_actors.cli._demo import PIPELINE, require
 from omni_actors.cli._exit import Missing
 from omni_actors.pipelines.tiny_omni._questions import BENCH_SEED, Question, questions
+from omni_actors.pipelines.tiny_omni._vocabulary import vocabulary
 from omni_actors.runtime import open_omni
 
 if TYPE_CHECKING:
@@ -33,13 +34,19 @@ _TIMEOUT_S = 60.0
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """One question's outcome. Seconds count from the request's begin; ``heard``: per part, whether it was right."""
+    """One question's outcome. Seconds count from the request's begin; ``heard``: per part, whether it was right.
+
+    ``thinker_left``: tokens that the thinker still had to make after its first sentence; ``talker_first``: those that
+    the talker needs to speak it.
+    """
 
     question: Question
     answer: Answer
     heard: tuple[bool, ...]
     total_s: float
     talker_end_s: float
+    thinker_left: int
+    talker_first: int
 
     @property
     def text_right(self) -> bool:
@@ -100,7 +107,13 @@ async def _ask(omni: OmniRuntime, question: Question, judge: Judge) -> Asked:
         heard=tuple(heard),
         total_s=total_s,
         talker_end_s=_end_s(stream.terminal, "talker"),
+        thinker_left=len(vocabulary().encode(" ".join(part.sentence for part in question.parts[1:]))),
+        talker_first=_first_part(stream.terminal, "talker"),
     )
+
+
+def _first_part(terminal: Terminal, stage: str) -> int:
+    return sum(len(result.token_ids) for result in terminal.results.get(stage, ()) if result.part == 0)
 
 
 def _end_s(terminal: Terminal, stage: str) -> float:
@@ -130,6 +143,7 @@ def summary(asked: list[Asked]) -> BenchResult:
         "first_audio_ms": statistics.median(samples["first_audio_ms"]),
         "rtf": statistics.median(samples["rtf"]),
         "first_audio_before_text_end": _mean(samples["first_audio_before_text_end"]),
+        "first_audio_before_text_end_floor": _mean([float(one.talker_first < one.thinker_left) for one in many]),
         "first_audio_before_speech_end": _mean(samples["first_audio_before_speech_end"]),
     }
     bounds = {"heard_right": Bound(low=95), "text_right": Bound(low=99)}
@@ -150,5 +164,7 @@ def _notes(asked: list[Asked], sums: list[bool], many: list[Asked]) -> tuple[str
         f"{len(asked)} questions with {len(sums)} sums, one at a time; {sum(sums)} sums were heard right",
         f"first_audio_before_*: fractions of the {len(many)} questions with two parts or more; text_end: the thinker's "
         "last word had not come yet; speech_end: the talker was still saying later sentences",
+        "first_audio_before_text_end_floor: the fraction whose first sentence takes the talker fewer steps than the "
+        "thinker has left: more is impossible on two engines with equal steps",
         *wrong[:5],
     )

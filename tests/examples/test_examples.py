@@ -1,0 +1,42 @@
+"""The examples run as they are, from their folder, and are short."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(name: str, *args: str, cwd: Path = EXAMPLES) -> str:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *args], cwd=cwd, capture_output=True, text=True, timeout=150, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_an_example_is_at_most_60_lines(path):
+    assert len(path.read_text().splitlines()) <= 60
+
+
+@pytest.mark.process
+def test_own_pipeline():
+    lines = run("own_pipeline.py").splitlines()
+    heard = "".join(line.partition(": ")[2] for line in lines if line.startswith("shouter"))
+    said = "".join(line.partition(": ")[2] for line in lines if line.startswith("poet"))
+    assert said.split() == "Trio is a word. So is this one. And that is all.".split()
+    assert heard.split("! ")[:3] == ["TRIO IS A WORD", "SO IS THIS ONE", "AND THAT IS ALL"]
+    first_heard = next(number for number, line in enumerate(lines) if line.startswith("shouter"))
+    assert any(line.startswith("poet") for line in lines[first_heard:]), "nothing was heard before the end"
+
+
+@pytest.mark.engine
+def test_ask(tmp_path):
+    out = run("ask.py", "What is two plus three?", cwd=tmp_path)
+    assert "Two plus three is five." in out
+    assert (tmp_path / "answer.wav").stat().st_size > 24_000
