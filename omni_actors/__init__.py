@@ -130,8 +130,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "_errors": (
         "ConfigError EdgeTimeout EngineDead EngineRejected InvalidRequest OmniError Overloaded ProtocolError Refused "
-        "RequestFailed RequestTimeout RuntimeClosed ShuttingDown SlowConsumer StageFailed StageUnavailable StartupFailed "
-        "TransformFailed UsageError"
+        "RequestFailed RequestTimeout RuntimeClosed ShuttingDown SlowConsumer StageFailed StageUnavailable "
+        "StartupFailed TransformFailed UsageError"
     ),
     "config": "Deadlines InputSpec Limits PipelineSpec StageSpec",
     "lifecycle": "Kind RequestView StageResult Terminal",

@@ -180,7 +180,8 @@ class SlowConsumer(RequestFailed):
 class EngineDead(OmniError):
     """Raised when one generation of a replica is over: the one verdict of all detectors.
 
-    ``verdict`` is ``"exit"``, ``"sentinel"``, ``"hang"`` or ``"protocol"``; ``exit_code`` and ``signal`` exclude each other.
+    ``verdict`` is ``"exit"``, ``"sentinel"``, ``"hang"``, ``"protocol"`` or ``"stop"``; at most one of
+    ``exit_code`` and ``signal`` is set.
     """
 
     def __init__(
@@ -216,7 +217,7 @@ class ActorDied(ActorError):
 
 
 class ActorNotReady(ActorError):
-    """Raised when a child did not call ``task_status.started`` within its ``start_s``, or ended before it."""
+    """Raised when a child did not call ``life.started`` within its ``start_s``, or ended before it."""
 
 
 class GaveUp(ActorError):

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[1]
 
 NAMES = """
 AbortReport ConfigError Deadlines EdgeTimeout EngineDead EngineRejected Health InputSpec InvalidRequest Kind Limits
-OmniError OmniRuntime Output Overloaded PipelineSpec ProtocolError Refused RequestFailed RequestTimeout RequestView
-RuntimeClosed ShutdownReport ShuttingDown SlowConsumer StageEvent StageFailed StageInput StageResult StageSpec StageState
+OmniError OmniRuntime Output Overloaded PipelineSpec ProtocolError Refused RequestFailed RequestTimeout
+RequestView RuntimeClosed ShutdownReport ShuttingDown SlowConsumer StageEvent StageFailed StageInput StageResult StageSpec StageState
 StageUnavailable StartupFailed Stream Terminal TensorChunk TextChunk TransformFailed UsageError open_omni
 """
 
@@ -31,7 +31,14 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_importing_the_package_imports_nothing_heavy():
     assert not loaded_by("import omni_actors") & {"vllm", "torch", "numpy", "zmq", "trio", "rich", "typer", "yaml"}
-    assert not loaded_by("from omni_actors import open_omni") & {"vllm", "torch", "numpy", "transformers", "rich", "typer"}
+    assert not loaded_by("from omni_actors import open_omni") & {
+        "vllm",
+        "torch",
+        "numpy",
+        "transformers",
+        "rich",
+        "typer",
+    }
 
 
 def test_the_actor_library_can_be_read_in_ten_minutes():

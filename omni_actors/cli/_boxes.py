@@ -63,8 +63,14 @@ class _Cell:
     @property
     def reach(self) -> int:
         """The first column that is free to its right."""
-        arrow = len(_output(self.box)) if self.box is not None else 0
-        return self.left + self.width + arrow + _GAP
+        foot = self.left + self.width + (len(_output(self.box)) if self.box is not None else 0)
+        head = self.port(len(self.before) - 1, len(self.before)) + 2 + self.longest if self.before else 0
+        return max(foot, head) + _GAP
+
+    @property
+    def longest(self) -> int:
+        """The longest label of its arrows."""
+        return max(map(len, self.labels), default=0)
 
     def port(self, index: int, count: int) -> int:
         """The column of line ``index`` of ``count``."""
@@ -174,8 +180,8 @@ def _output(box: Box) -> str:
 def _width(cell: _Cell) -> int:
     if cell.box is None:
         return 1
-    ports = max(len(cell.before) * (max(map(len, cell.labels), default=0) + 3), 4 * len(cell.after))
-    return max(len(line) for line in cell.box.lines) + 4 + max(0, ports - 8)
+    arrows = len(cell.before) * (cell.longest + 3) if len(cell.before) > 1 else 0
+    return max(max(map(len, cell.box.lines)) + 4, arrows, 4 * len(cell.after))
 
 
 def _sort_lines(cell: _Cell) -> None:

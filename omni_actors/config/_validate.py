@@ -142,6 +142,11 @@ def _edge(stage: StageSpec, index: int, names: list[str]) -> Iterator[Problem]:
         yield Problem(("mode",), f"unknown mode {short(edge.mode)}", did_you_mean(edge.mode, get_args(EdgeMode)))
     if edge.mode == "segments" and edge.split is None:
         yield Problem((), "mode 'segments' needs a split", "write split: package.module:name", joint=True)
+    if edge.mode == "segments" and len(stage.inputs) > 1:
+        hint = "cut in the producer's other consumer, or use mode: whole"
+        yield Problem(("mode",), "mode 'segments' into a stage with several inputs", hint, joint=True)
+    if edge.mode == "chunks":
+        yield Problem(("mode",), "mode 'chunks' is not supported yet", "use mode: whole or mode: segments")
     if edge.mode != "segments" and edge.split is not None:
         yield Problem(("split",), f"mode '{edge.mode}' has no split", "write mode: segments", joint=True)
     if edge.split is not None and not is_dotted(edge.split):

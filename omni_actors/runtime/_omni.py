@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,7 +13,7 @@ import trio
 
 from omni_actors._errors import InvalidRequest, RuntimeClosed
 from omni_actors.lifecycle import Kind, Record, RequestView
-from omni_actors.stages import StageState, StageSupervisor, bounded_shield
+from omni_actors.stages import StageEvent, StageState, StageSupervisor, bounded_shield
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -45,6 +45,7 @@ class OmniRuntime:
         self.spec = spec
         self._handler, self._stages, self._ladder = handler, stages, ladder
         self._names = itertools.count(1)
+        self._changed = trio.Event()
 
     # ------------------------------------------------------------------ requests
 
@@ -59,7 +60,7 @@ class OmniRuntime:
         priority: int = 0,
         **options: Any,
     ) -> Generation:
-        """One request: ``async with omni.generate("What is two plus three?") as stream: async for output in stream: …``.
+        """One request: ``async with omni.generate("Two plus three?") as stream: async for output in stream: …``.
 
         ``prompt`` is vLLM's PromptType (text, token ids, chat messages, a mapping with multi-modal data), or what the
         first stage's engine takes. ``sampling`` is for the stages that get the prompt, or a mapping from stage names to
@@ -96,7 +97,7 @@ class OmniRuntime:
         return await self._handler.abort(request_id, self.spec.abort_s)
 
     async def call(self, stage: str, method: str, *args: Any, timeout_s: float = 30.0) -> list[Any]:
-        """Call a method of the stage's engines (vLLM: a utility such as ``reset_prefix_cache``), on every ready replica.
+        """Call a method of the stage's engines (vLLM: ``reset_prefix_cache``, …), on every ready replica at once.
 
         Answers in replica order. Raises EngineRejected, or trio.TooSlowError after ``timeout_s``.
         """
@@ -126,6 +127,17 @@ class OmniRuntime:
         if self._ladder.state != "running":
             reasons.insert(0, f"the runtime is {self._ladder.state}")
         return Health(not reasons, "; ".join(reasons) or None, stages)
+
+    async def wait_health(self, until: Callable[[Health], bool]) -> Health:
+        """Wait until ``until(health)`` holds; looks again when a stage changes. No deadline: the caller has one."""
+        while not until(health := self.health()):
+            await self._changed.wait()
+        return health
+
+    def stage_changed(self, _: StageEvent) -> None:
+        """An observer of every stage: something happened, look again."""
+        self._changed.set()
+        self._changed = trio.Event()
 
     def pids(self) -> Mapping[str, int]:
         """The leading process of each running replica, as ``stage/replica``."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import gc
 import sys
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import attrs
 import trio
 
 from omni_actors._errors import ConfigError, OmniError, StartupFailed, UsageError
-from omni_actors.actors import ActorRef, open_mailbox
+from omni_actors.actors import ActorRef, Mailbox, open_mailbox
 from omni_actors.config import PipelineSpec, StageSpec, load_object, registered, resolve, validate
 from omni_actors.lifecycle import Edge, Graph, Node
+from omni_actors.lifecycle.events import Batch
 from omni_actors.stages import EngineKind, StageEvent, StageSupervisor, bounded_shield, open_service_nursery
 
 from ._handler import RequestHandler
@@ -26,10 +29,9 @@ from ._shutdown import Ladder
 from ._world import World, Worlds, engine_kind, real_world
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from omni_actors.lifecycle.events import Batch
 
 __all__ = ["open_omni"]
 
@@ -47,7 +49,7 @@ async def open_omni(
 ) -> AsyncIterator[OmniRuntime]:
     """Start a pipeline and hold it: ``async with open_omni("tiny-omni") as omni: …``.
 
-    ``pipeline`` is a registered name, a deploy file or a spec; ``overrides`` as for ``--set`` (``"thinker.replicas=2"``).
+    ``pipeline`` is a registered name, a deploy file or a spec; ``overrides`` are ``--set``'s (``thinker.replicas=2``).
     ``on_event`` is called synchronously with every step of every replica (for progress). Raises ConfigError before any
     process is started, StartupFailed with the stage's own words if one does not become ready (the others are gone
     then). Leaving the block climbs down the shutdown ladder: a normal end drains, an exception or a cancellation
@@ -60,19 +62,19 @@ async def open_omni(
     raised: BaseException | None = None
     try:
         async with world(spec) as place, open_service_nursery() as services, trio.open_nursery() as jobs:
-            omni, start = _assemble(spec, place, jobs, on_event, services.start_soon)
+            parts = _assemble(spec, place, jobs, on_event)
             try:
-                await start()
-                yield omni
+                await parts.start(services.start_soon)
+                yield parts.omni
             except BaseException as error:
                 raised = error
                 raise
             finally:
-                await _leave(omni, drain=raised is None)
+                await _leave(parts.omni, drain=raised is None)
                 jobs.cancel_scope.cancel()
     except BaseExceptionGroup as group:
-        error = _one(group, raised)
-        raise error from error.__cause__
+        leaving = _one(group, raised)
+        raise leaving from leaving.__cause__
 
 
 def _spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> PipelineSpec:
@@ -83,47 +85,52 @@ def _spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> Pipe
     return resolve(str(pipeline), overrides).spec
 
 
+@attrs.frozen(kw_only=True)
+class _Parts:
+    """Every part of one runtime, none of them running yet."""
+
+    omni: OmniRuntime
+    handler: RequestHandler
+    ladder: Ladder
+    stages: Sequence[StageSupervisor]
+    mailbox: Mailbox[Batch]
+
+    async def start(self, start_soon: Callable[..., None]) -> None:
+        """Start everything; return when every stage is ready."""
+        start_soon(Router(self.handler).run, self.mailbox)
+        start_soon(self.handler.deadlines.run)
+        start_soon(self.ladder.run)
+        for stage in self.stages:
+            start_soon(stage.run)
+        for stage in self.stages:
+            await stage.started.wait()
+        if "vllm" in sys.modules:
+            gc.collect()
+            gc.freeze()  # a full collection of vLLM's 600,000 objects would stop every stream for 0.3 s
+
+
 def _assemble(
-    spec: PipelineSpec,
-    place: World,
-    jobs: trio.Nursery,
-    on_event: Callable[[StageEvent], None] | None,
-    start_soon: Callable[..., None],
-) -> tuple[OmniRuntime, Callable[[], Any]]:
-    """Make every part, start none of the engines yet. Raises ConfigError."""
+    spec: PipelineSpec, place: World, jobs: trio.Nursery, on_event: Callable[[StageEvent], None] | None
+) -> _Parts:
+    """Raises ConfigError for all that can be known before a process is started."""
     validate(spec, engines={*registered("omni_actors.engines"), *place.kinds})
     kinds = {stage.name: engine_kind(stage.engine, place.kinds, stage.name) for stage in spec.stages}
     for stage in spec.stages:
         kinds[stage.name].check(stage)
     graph = _graph(spec)
     ref, mailbox = open_mailbox("router", capacity=ROUTER_CAPACITY)
-    stages = {s.name: _stage(s, kinds[s.name], place, ref, on_event) for s in spec.stages}
+    stages = {s.name: _stage(s, kinds[s.name], place, ref) for s in spec.stages}
     handler = RequestHandler(graph, stages, spec.limits, jobs)
     ladder = Ladder(handler, tuple(stages.values()), drain_s=spec.drain_s, abort_s=spec.abort_s)
     omni = OmniRuntime(spec, handler, stages, ladder)
-
-    async def start() -> None:
-        start_soon(Router(handler).run, mailbox)
-        start_soon(handler.deadlines.run)
-        start_soon(ladder.run)
-        for stage in stages.values():
-            start_soon(stage.run)
-        for stage in stages.values():
-            await stage.started.wait()
-        if any(module in sys.modules for module in ("vllm", "torch")):
-            gc.collect()
-            gc.freeze()  # one full collection of vLLM's 600,000 objects would stop every stream for 0.3 s
-
-    return omni, start
+    for supervisor in stages.values():
+        supervisor.observers.append(omni.stage_changed)
+        if on_event is not None:
+            supervisor.observers.append(on_event)
+    return _Parts(omni=omni, handler=handler, ladder=ladder, stages=tuple(stages.values()), mailbox=mailbox)
 
 
-def _stage(
-    spec: StageSpec,
-    kind: EngineKind,
-    place: World,
-    router: ActorRef[Batch],
-    on_event: Callable[[StageEvent], None] | None,
-) -> StageSupervisor:
+def _stage(spec: StageSpec, kind: EngineKind, place: World, router: ActorRef[Batch]) -> StageSupervisor:
     return StageSupervisor(
         spec,
         kind,
@@ -131,7 +138,6 @@ def _stage(
         transport=place.transport,
         send=router.tell,
         transform=load_object(spec.transform) if spec.transform else None,
-        observe=on_event,
     )
 
 
@@ -142,8 +148,7 @@ def _graph(spec: PipelineSpec) -> Graph:
 def _edges(spec: StageSpec) -> list[Edge]:
     edges = []
     for source in spec.inputs:
-        if source.mode == "chunks":
-            raise ConfigError(f"edge {source.stage}->{spec.name}: mode 'chunks' is not supported yet", stage=spec.name)
+        assert source.mode != "chunks", "validate lets none through"
         split = load_object(source.split) if source.split else None
         edges.append(
             Edge(

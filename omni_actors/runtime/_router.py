@@ -84,18 +84,20 @@ class Router:
             self._handler.fail(lease.record, Fail(lease.stage, rejected(lease.stage, "it was released unfinished")))
 
     def _failed(self, lease: Lease, event: LeaseFailed) -> None:
+        unfinished = lease.state is LeaseState.LIVE
         self._table.step(lease, LeaseEvent.FAIL)
-        if not lease.record.settled:
+        if unfinished and not lease.record.settled:
             self._handler.fail(lease.record, Fail(lease.stage, event.error))
 
     def _died(self, batch: Batch, error: EngineDead) -> None:
-        """Exactly the leases of this generation end, and exactly their requests fail (I17)."""
+        """Exactly the leases of this generation end, and the requests fail whose work it had not finished (I17)."""
         leases = self._table.bound_to(batch.stage, batch.replica, batch.generation)
-        if leases:
-            logger.error("%s; %d leases end with it", error, len(leases), extra={"stage": batch.stage})
+        unfinished = [lease for lease in leases if lease.state is LeaseState.LIVE]
+        if unfinished:
+            logger.error("%s; %d pieces of work end with it", error, len(unfinished), extra={"stage": batch.stage})
         for lease in leases:
             self._table.step(lease, LeaseEvent.DIE)
-        for lease in leases:
+        for lease in unfinished:
             if not lease.record.settled:
                 self._handler.fail(lease.record, Fail(lease.stage, _stage_failed(batch, error)))
 

@@ -82,7 +82,7 @@ class StageClient(Protocol):
         """
 
     async def call(self, method: str, *args: Any, timeout_s: float) -> Any:
-        """One utility call. Raises EngineRejected with the engine's words, ``trio.TooSlowError`` at the deadline."""
+        """One utility call. Raises EngineRejected (the engine's words), EngineDead, ``trio.TooSlowError``."""
 
     def ping(self) -> None:
         """Ask for any sign of life (a side-effect-free call); the answer only moves ``last_heard``."""
@@ -108,7 +108,7 @@ class StageClient(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """What it takes to start one child: data only. ``payload`` is written to its stdin, length-prefixed (u64, little)."""
+    """What it takes to start one child: data only. ``payload`` goes to its stdin, length-prefixed (u64, little)."""
 
     stage: str
     replica: int
@@ -136,8 +136,11 @@ class Process(Protocol):
         """SIGTERM to the leader. Harmless when it is gone."""
 
     async def destroy(self, kill_s: float) -> Sequence[int]:
-        """SIGKILL what is left of the whole group and wait until it is gone; close the pipes. Bounded by ``kill_s`` plus
-        the grace of multiprocessing's resource trackers. Runs shielded. Returns the pids that survived (normally none)."""
+        """SIGKILL what is left of the whole group, wait until it is gone, close the pipes.
+
+        Runs shielded, bounded by ``kill_s`` and the grace of multiprocessing's resource trackers. Returns the pids that
+        survived (normally none).
+        """
 
     def tail(self) -> tuple[str, ...]:
         """The last lines it wrote to stderr, complete after ``destroy``."""

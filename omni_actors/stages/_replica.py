@@ -91,7 +91,7 @@ class Replica:
         return self._generation.process.pid if self._generation and self._generation.process else None
 
     def suspect(self, generation: int) -> None:
-        """An abort was not confirmed in time: ask for a sign of life now. Silence is then found by the hang detector."""
+        """An abort was not confirmed in time: ask for a sign of life now. The hang detector does the rest."""
         if self.ready and self.generation == generation:
             self.client.ping()
 

@@ -37,7 +37,7 @@ MAX_FAILURES = 3
 
 @attrs.frozen(kw_only=True)
 class StageEvent:
-    """Something happened to a replica: ``kind`` is the actor library's (starting, ready, exited, backing_off, down, …)."""
+    """Something happened to a replica: ``kind`` is the actor library's (starting, ready, exited, down, …)."""
 
     stage: str
     replica: int
@@ -80,14 +80,14 @@ class StageSupervisor:
         transport: Transport,
         send: Callable[[Batch], Awaitable[None]],
         transform: Callable[..., Any] | None = None,
-        observe: Callable[[StageEvent], None] | None = None,
     ) -> None:
         self.spec, self.transform, self.cheap = spec, transform, spec.cheap
         context = StageContext(
             spec=spec, kind=kind, launcher=launcher, transport=transport, send=send, frontend=self._wait_frontend
         )
         self.replicas = tuple(Replica(context, number) for number in range(spec.replicas))
-        self._kind, self._observe = kind, observe
+        self.observers: list[Callable[[StageEvent], None]] = []
+        self._kind = kind
         self._frontend: Frontend | None = None
         self._frontend_made = trio.Event()
         self.started = trio.Event()
@@ -210,14 +210,16 @@ class StageSupervisor:
         logger.log(level, "stage %s replica %s: %s", self.spec.name, event.name, event.kind, extra=where)
         self._changed.set()
         self._changed = trio.Event()
-        if self._observe is not None:
-            self._observe(
-                StageEvent(
-                    stage=self.spec.name,
-                    replica=int(event.name),
-                    generation=event.generation,
-                    kind=event.kind,
-                    error=event.error,
-                    at=event.at,
-                )
-            )
+        happened = StageEvent(
+            stage=self.spec.name,
+            replica=int(event.name),
+            generation=event.generation,
+            kind=event.kind,
+            error=event.error,
+            at=event.at,
+        )
+        for observer in self.observers:
+            try:
+                observer(happened)
+            except Exception:  # a user's progress display must not stop a stage
+                logger.exception("an observer of stage %s failed", self.spec.name, extra=where)

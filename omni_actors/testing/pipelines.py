@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from omni_actors.lifecycle import RequestView, StageResult
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omni_actors.lifecycle import RequestView, StageResult
 
 __all__ = ["broken", "broken_split", "echo", "join", "join_bytes", "speak", "voice", "words"]
 

@@ -59,8 +59,8 @@ def test_the_doctor_imports_no_engine():
 
 def test_check_shows_every_value_and_who_said_so(deploy):
     shown = invoke("check", deploy, "--set", "thinker.replicas=2").stdout
-    assert "thinker.replicas                           2  (--set)" in shown or "2  (--set)" in shown
-    assert f"4  ({deploy}:5)" in shown
+    assert "2  (--set)" in shown
+    assert "4  (deploy.yaml:5)" in shown
     assert "(default)" in shown
     assert "MODE=quiet  (here: not set)" in shown
     assert "abc" not in shown
@@ -69,7 +69,7 @@ def test_check_shows_every_value_and_who_said_so(deploy):
 def test_check_as_json(deploy):
     made = json.loads(invoke("check", deploy, "--json").stdout)
     assert made["ok"] is True
-    assert {"path": "thinker.engine_args.tokens", "value": 4, "source": f"{deploy}:5"} in made["values"]
+    assert {"path": "thinker.engine_args.tokens", "value": 4, "source": "deploy.yaml:5"} in made["values"]
     assert {"stage": "thinker", "name": "MODE", "before": None, "after": "quiet"} in made["environment"]
 
 

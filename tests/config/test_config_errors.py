@@ -48,6 +48,15 @@ class Mistake:
 
 
 MISTAKES = {
+    "segments into a fan-in": Mistake(
+        "inputs: [{stage: talker, mode: segments, split: pkg.text:sentences}]",
+        "inputs: [thinker, {stage: talker, mode: segments, split: pkg.text:sentences}]\n    transform: a.b:c",
+        17, "$.stages.vocoder.inputs[1].mode", "mode 'segments' into a stage with several inputs", "mode: whole",
+    ),
+    "chunks": Mistake(
+        "inputs: [{stage: talker, mode: segments, split: pkg.text:sentences}]", "inputs: [{stage: talker, mode: chunks}]",
+        17, "$.stages.vocoder.inputs[0].mode", "mode 'chunks' is not supported yet", "mode: segments",
+    ),
     "typo key": Mistake(
         "    model: ./", "    modle: ./", 7, "$.stages.thinker.modle",
         "unknown key 'modle'", "did you mean 'model'?",

@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+import trio
+
+from omni_actors.testing.os_state import children
 
 
 @dataclass
@@ -48,3 +54,24 @@ def watch() -> Iterable[Callable[..., Watch]]:
             return one
 
         yield make
+
+
+@pytest.fixture
+def run_base(monkeypatch) -> Iterator[Path]:
+    """Where this test's runtimes make their run folders; empty again when it ends, and no child is left either."""
+    base = Path(tempfile.mkdtemp(prefix="oa-"))  # not tmp_path: socket paths must be short
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(base))
+    before = children(os.getpid())
+    try:
+        yield base
+        assert list(base.iterdir()) == []
+        assert children(os.getpid()) == before
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture
+async def in_time() -> AsyncIterator[None]:
+    """Fails what hangs, long before anybody wonders."""
+    with trio.fail_after(90):
+        yield

@@ -7,9 +7,9 @@ import signal
 import attrs
 import pytest
 import trio
-from rigs import SHORT, core, pipeline
 
 from omni_actors import Kind, StageFailed, StageUnavailable, open_omni
+from omni_actors.testing.rigs import SHORT, core, pipeline
 
 LONG = {"max_tokens": 1000}
 
@@ -23,8 +23,7 @@ async def failure(stream) -> StageFailed:
 
 async def ready(omni) -> None:
     with trio.fail_after(60):
-        while not omni.health().ready:
-            await trio.sleep(0.1)
+        await omni.wait_health(lambda health: health.ready)
 
 
 async def test_a_killed_engine_fails_its_requests_and_comes_back(world, autojump_clock):
@@ -101,9 +100,8 @@ async def test_the_sibling_serves_on(world, autojump_clock):
                 try:
                     outcomes.append((await stream.result()).kind)
                 except StageFailed as error:
-                    assert error.replica == 1
-                    outcomes.append(Kind.FAILED)
-            assert sorted(kind.name for kind in outcomes) == ["FAILED", "FINISHED"]
+                    outcomes.append(error.replica)
+            assert set(outcomes) == {1, Kind.FINISHED}
             assert omni.health().ready  # one replica is enough to serve
 
 
@@ -114,9 +112,7 @@ async def test_the_fourth_failure_marks_it_down_and_requests_learn_at_once(world
             async with omni.generate("x", LONG) as stream:
                 await failure(stream)
         with trio.fail_after(5):
-            while omni.health().stages[0].state != "down":
-                await trio.sleep(0.1)
-        health = omni.health()
+            health = await omni.wait_health(lambda health: health.stages[0].state == "down")
         assert not health.ready
         assert "stage llm is down" in health.reason
         assert "exited with code 3" in health.reason

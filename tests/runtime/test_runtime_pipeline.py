@@ -7,7 +7,6 @@ import signal
 import attrs
 import pytest
 import trio
-from rigs import SHORT, core, omni_stage, pipeline, speech
 
 from omni_actors import (
     EdgeTimeout,
@@ -19,6 +18,7 @@ from omni_actors import (
     TransformFailed,
     open_omni,
 )
+from omni_actors.testing.rigs import SHORT, core, omni_stage, pipeline, speech
 
 PIPES = "omni_actors.testing.pipelines"
 
@@ -90,7 +90,9 @@ async def test_c15_the_last_stage_dies_under_load(world, autojump_clock, replica
             for number in range(10):
                 nursery.start_soon(one, number)
             await trio.sleep(1.2)
-            bound = sum(lease.stage == "vocoder" and lease.replica == 0 for lease in omni._handler.table.leases.values())
+            bound = sum(
+                lease.stage == "vocoder" and lease.replica == 0 for lease in omni._handler.table.leases.values()
+            )
             assert bound
             nursery.start_soon(text_only)
             world.launcher.find("vocoder", 0).kill(signal.SIGKILL)
@@ -107,7 +109,11 @@ async def test_c15_the_last_stage_dies_under_load(world, autojump_clock, replica
 async def test_c18_an_edge_has_a_deadline(world, autojump_clock):
     spec = speech(talker={"deadlines": attrs.evolve(SHORT, edge_s=1.0), "die_at": 10_000})
     stuck = attrs.evolve(
-        spec, stages=[s if s.name != "vocoder" else attrs.evolve(s, deadlines=attrs.evolve(SHORT, edge_s=1.0)) for s in spec.stages]
+        spec,
+        stages=[
+            s if s.name != "vocoder" else attrs.evolve(s, deadlines=attrs.evolve(SHORT, edge_s=1.0))
+            for s in spec.stages
+        ],
     )
     async with open_omni(stuck, world=world) as omni:
         results = {}
@@ -136,21 +142,36 @@ async def test_c18_an_edge_has_a_deadline(world, autojump_clock):
 @pytest.mark.parametrize("segments", [False, True])
 async def test_c21_streamed_bytes_are_the_whole_in_order(world, autojump_clock, segments):
     """The vocoder maps byte i to chunk i: what arrives must be the thinker's text, byte for byte."""
-    source = InputSpec(stage="thinker", mode="segments", split=f"{PIPES}:words") if segments else InputSpec(stage="thinker")
+    source = (
+        InputSpec(stage="thinker", mode="segments", split=f"{PIPES}:words") if segments else InputSpec(stage="thinker")
+    )
     spec = pipeline(
         core("thinker", output="text", echo=True, tokens=500, token_s=0.003),
         core("talker", inputs=[source], transform=f"{PIPES}:speak", echo=True, tokens=500, max_running=3),
-        omni_stage("vocoder", inputs=[InputSpec(stage="talker")], transform=f"{PIPES}:voice", output="audio", echo=True, chunk_s=0.02),
+        omni_stage(
+            "vocoder",
+            inputs=[InputSpec(stage="talker")],
+            transform=f"{PIPES}:voice",
+            output="audio",
+            echo=True,
+            chunk_s=0.02,
+        ),
     )
     question = "one two three four five six seven eight nine ten eleven twelve"
     long = {"thinker": {"max_tokens": 500}, "talker": {"max_tokens": 500}}
     async with open_omni(spec, world=world) as omni:
         async with omni.generate(question, long) as stream:
             outputs = await read(stream)
-        heard = b"".join(bytes(o.payload.tensors["data"].data) for o in outputs if o.stage == "vocoder" and "data" in o.payload.tensors)
+        heard = b"".join(
+            bytes(o.payload.tensors["data"].data)
+            for o in outputs
+            if o.stage == "vocoder" and "data" in o.payload.tensors
+        )
         assert "".join(o.text for o in outputs) == question
         assert heard.decode() == (question.replace(" ", "") if segments else question)
-        assert [o.part for o in outputs if o.stage == "vocoder"] == sorted(o.part for o in outputs if o.stage == "vocoder")
+        assert [o.part for o in outputs if o.stage == "vocoder"] == sorted(
+            o.part for o in outputs if o.stage == "vocoder"
+        )
         if segments:
             first_audio = next(i for i, o in enumerate(outputs) if o.stage == "vocoder")
             assert any(o.stage == "thinker" for o in outputs[first_audio:])  # heard while it still thinks
@@ -172,7 +193,12 @@ async def test_an_answer_without_segments_is_silence_not_a_hang(world, autojump_
 
 @pytest.mark.parametrize(
     ("modalities", "stages"),
-    [(["text"], {"thinker"}), (["audio"], {"vocoder"}), (["text", "audio"], {"thinker", "vocoder"}), (None, {"thinker", "vocoder"})],
+    [
+        (["text"], {"thinker"}),
+        (["audio"], {"vocoder"}),
+        (["text", "audio"], {"thinker", "vocoder"}),
+        (None, {"thinker", "vocoder"}),
+    ],
 )
 async def test_c22_only_the_stages_that_are_needed(world, autojump_clock, modalities, stages):
     async with open_omni(speech(), world=world) as omni:
@@ -194,7 +220,11 @@ async def test_fan_out_and_fan_in(world, autojump_clock):
         core("left", inputs=[InputSpec(stage="root")], transform=f"{PIPES}:speak", tokens=20),
         core("right", inputs=[InputSpec(stage="root")], transform=f"{PIPES}:speak", echo=True, tokens=20),
         omni_stage(
-            "end", inputs=[InputSpec(stage="left"), InputSpec(stage="right")], transform=f"{PIPES}:join_bytes", output="audio", echo=True
+            "end",
+            inputs=[InputSpec(stage="left"), InputSpec(stage="right")],
+            transform=f"{PIPES}:join_bytes",
+            output="audio",
+            echo=True,
         ),
     )
     async with open_omni(spec, world=world) as omni:
@@ -214,7 +244,11 @@ async def test_a_transform_that_raises_fails_its_request_only(world, autojump_cl
             with pytest.raises(TransformFailed, match="a bug in the user's transform") as caught:
                 await read(bad)
             assert (await good.result()).kind is Kind.FINISHED
-        assert (caught.value.stage, caught.value.function, caught.value.request_id) == ("vocoder", f"{PIPES}:broken", "mine")
+        assert (caught.value.stage, caught.value.function, caught.value.request_id) == (
+            "vocoder",
+            f"{PIPES}:broken",
+            "mine",
+        )
         assert isinstance(caught.value.__cause__, ValueError)
         omni.check()
 

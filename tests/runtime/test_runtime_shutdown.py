@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import pytest
 import trio
-from rigs import core, pipeline, speech
 
 from omni_actors import ConfigError, Kind, OmniError, open_omni
+from omni_actors.testing.rigs import core, pipeline, speech
 
 LONG = {"max_tokens": 10_000}
 
 
 async def test_a_normal_end_drains(world, autojump_clock):
-    async with open_omni(pipeline(core("llm", output="text", tokens=50)), world=world) as omni, trio.open_nursery() as nursery:
+    async with (
+        open_omni(pipeline(core("llm", output="text", tokens=50)), world=world) as omni,
+        trio.open_nursery() as nursery,
+    ):
         terminals = []
 
         async def one(*, task_status) -> None:
@@ -84,9 +87,8 @@ async def test_an_engine_that_ignores_sigterm_is_killed_at_stop_s(world, autojum
 
 async def test_the_bodys_exception_leaves_as_itself(world, autojump_clock):
     with pytest.raises(KeyError, match="mine") as caught:
-        async with open_omni(speech(), world=world) as omni:
-            async with omni.generate("x"):
-                raise KeyError("mine")
+        async with open_omni(speech(), world=world) as omni, omni.generate("x"):
+            raise KeyError("mine")
     assert caught.type is KeyError
     assert world.launcher.processes == []
     assert omni.closed
@@ -127,10 +129,9 @@ async def test_cancel_at_every_step(world):
     """I24: wherever the cancellation falls, start-up included, no engine is left and the clock is bounded."""
 
     async def scenario() -> None:
-        async with open_omni(speech(), world=world) as omni:
-            async with omni.generate("x") as stream:
-                async for _ in stream:
-                    pass
+        async with open_omni(speech(), world=world) as omni, omni.generate("x") as stream:
+            async for _ in stream:
+                pass
 
     steps = await _count(scenario)
     assert steps > 50

@@ -88,7 +88,7 @@ class StageEngineCoreClient:
 
     async def handshake(self) -> None:
         """Wait for the engine, however long it loads (the caller has the deadline). Raises ProtocolError."""
-        machine = Handshake(input_address=self._input.address, output_address=self._output.address)
+        machine = self._machine()
 
         async def handshake_socket() -> None:
             while not machine.ready:
@@ -112,6 +112,10 @@ class StageEngineCoreClient:
             raise failures[0]
         self._handshake_socket.close()
         self._begin(machine)
+
+    def _machine(self) -> Handshake:
+        """Where the engine is told to connect."""
+        return Handshake(input_address=self._input.address, output_address=self._output.address)
 
     def _begin(self, machine: Handshake) -> None:
         frontend = self._frontend()

@@ -80,13 +80,24 @@ _RESPONDED: dict[Phase, Phase] = {Phase.LOADING: Phase.CONNECTED, Phase.NAMED: P
 
 
 class Handshake:
-    """The host's side of one engine's handshake. Feed it messages, send what it returns, stop when it is READY."""
+    """The host's side of one engine's handshake. Feed it messages, send what it returns, stop when it is READY.
 
-    def __init__(self, *, input_address: str, output_address: str, identity: bytes = ENGINE_IDENTITY) -> None:
+    ``other_clients``: the (input, output) addresses of further clients, which this engine serves as number 1, 2, …
+    """
+
+    def __init__(
+        self,
+        *,
+        input_address: str,
+        output_address: str,
+        identity: bytes = ENGINE_IDENTITY,
+        other_clients: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self.phase = Phase.EXPECT_HELLO
         self.response = ReadyResponse()
         self._identity = identity
-        addresses = {"inputs": [input_address], "outputs": [output_address]}
+        clients = ((input_address, output_address), *other_clients)
+        addresses = {"inputs": [i for i, _ in clients], "outputs": [o for _, o in clients]}
         self._init = msgspec.msgpack.encode({"addresses": addresses, "parallel_config": {}})
 
     @property
