@@ -8,6 +8,7 @@ submits. So a cancelled or aborted request can't leak work to an engine (I1, I3,
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,8 @@ from ._stream import Stream
 if TYPE_CHECKING:
     from omni_actors.config.specs import Limits
     from omni_actors.stages import Replica, StageSupervisor, Work
+
+logger = logging.getLogger("omni_actors.request")
 
 __all__ = ["AbortReport", "RequestHandler", "StageInput", "Unconfirmed"]
 
@@ -340,7 +343,16 @@ class RequestHandler:
         self._tell_engines(settled.to_abort)
         if not self.table.unsettled:
             self._quiet.set()
+        self._log(settled.terminal)
         return settled
+
+    def _log(self, terminal: Terminal) -> None:
+        """A request's end, with the fields to filter by. Never its prompt; a stage's death is logged once, elsewhere."""
+        level = logging.INFO if terminal.kind in (Kind.FAILED, Kind.TIMED_OUT) else logging.DEBUG
+        if logger.isEnabledFor(level):
+            why = (terminal.reason or "").partition("\n")[0]
+            where = {"request_id": terminal.request_id, "stage": terminal.stage}
+            logger.log(level, "%s%s", terminal.kind.value, f": {why}" if why else "", extra=where)
 
     def _tell_engines(self, leases: Sequence[Lease]) -> None:
         by_replica: dict[Replica, list[str]] = {}

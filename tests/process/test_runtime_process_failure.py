@@ -139,7 +139,7 @@ async def test_the_same_on_the_omni_wire(death, verdict):
 async def test_c15_the_last_stage_dies_under_load(replicas):
     vocoder = {"chunks": 40, "chunk_s": 0.05, "replicas": replicas, "deadlines": QUICK}
     async with open_omni(speech(thinker={"max_running": 4}, vocoder=vocoder)) as omni:
-        outcomes: list[object] = []
+        outcomes: dict[str, object] = {}
         first_sound = trio.Event()
 
         async def one(number: int) -> None:
@@ -148,9 +148,9 @@ async def test_c15_the_last_stage_dies_under_load(replicas):
                     async for output in stream:
                         if output.modality == "audio":
                             first_sound.set()
-                    outcomes.append(stream.terminal.kind)
+                    outcomes[stream.request_id] = stream.terminal.kind
                 except StageFailed as error:
-                    outcomes.append(error)
+                    outcomes[stream.request_id] = error
 
         async def text_only() -> None:
             for _ in range(10):
@@ -162,15 +162,16 @@ async def test_c15_the_last_stage_dies_under_load(replicas):
                 nursery.start_soon(one, number)
             await first_sound.wait()
             leases = omni._handler.table.leases.values()
-            bound = sum((lease.stage, lease.replica) == ("vocoder", 0) for lease in leases)
-            assert 0 < bound < 10
+            bound = {lease.record.request_id for lease in leases if (lease.stage, lease.replica) == ("vocoder", 0)}
+            assert 0 < len(bound) < 10
             pid = omni.pids()["vocoder/0"]
             os.kill(pid, signal.SIGKILL)
             nursery.start_soon(text_only)
-        failed = [error for error in outcomes if isinstance(error, StageFailed)]
-        assert len(failed) == bound
-        assert all((e.stage, e.replica, e.pid, e.signal) == ("vocoder", 0, pid, "SIGKILL") for e in failed)
-        assert outcomes.count(Kind.FINISHED) == 10 - bound
+        failed = {name: error for name, error in outcomes.items() if isinstance(error, StageFailed)}
+        # More may have been bound to it between its death and the moment when that was seen.
+        assert bound <= failed.keys()
+        assert all((e.stage, e.replica, e.generation, e.pid) == ("vocoder", 0, 1, pid) for e in failed.values())
+        assert list(outcomes.values()).count(Kind.FINISHED) == 10 - len(failed) > 0
         omni.check()
 
 
