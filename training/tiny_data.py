@@ -10,11 +10,12 @@ the 155 ``a op b`` never occur.
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tiny_tokenizer import ASSISTANT, EOS, USER
+from tiny_tokenizer import ASSISTANT, EOS, UNKNOWN, USER
 
 from omni_actors.pipelines.tiny_omni._questions import (
     BENCH_SEED,
@@ -25,11 +26,15 @@ from omni_actors.pipelines.tiny_omni._questions import (
     draw,
     questions,
 )
+from omni_actors.pipelines.tiny_omni._vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from omni_actors.pipelines.tiny_omni._vocabulary import Alphabet, Vocabulary
+    from transformers import PreTrainedTokenizerFast
+
+    from omni_actors.pipelines.tiny_omni._vocabulary import Alphabet
 
 HOLDOUT_SEED = 4
+TALKER_EXAMPLES = 96
 
 Example = tuple[list[int], list[int]]
 """(prompt tokens, the tokens to produce)."""
@@ -63,25 +68,45 @@ def thinker_holdout() -> Holdout:
     return Holdout(solo, apart, asked)
 
 
+PARTS_IN_TURN = (1, 2, 3, 4, 2, 3, 4)
+EXAMPLES = {1: 64, 2: 40, 3: 30, 4: 24}
+"""Examples per batch, by the parts of each: as many as make much the same number of tokens, so little is padding."""
+
+NOISE = 0.1
+"""How often a question begins with words that mean nothing to the thinker."""
+
+
 @dataclass
 class ThinkerData:
     """An endless, seeded stream of questions with their answers."""
 
-    words: Vocabulary
+    tokenizer: PreTrainedTokenizerFast
     rng: random.Random
     holdout: Holdout = field(default_factory=thinker_holdout)
 
-    def batch(self, size: int) -> list[Example]:
-        return [self.example(self._allowed()) for _ in range(size)]
+    def __post_init__(self) -> None:
+        self.letters = Vocabulary(self.tokenizer.get_vocab())
+        self._turns = itertools.cycle(PARTS_IN_TURN)
 
-    def _allowed(self) -> Question:
-        while self.holdout.touches(question := draw(self.rng)):
+    def batch(self) -> list[Example]:
+        """Questions of equally many parts; the next batch has another number."""
+        parts = next(self._turns)
+        return [self._noisy(self.example(self._allowed(parts))) for _ in range(EXAMPLES[parts])]
+
+    def _allowed(self, parts: int) -> Question:
+        while self.holdout.touches(question := draw(self.rng, parts)):
             pass
         return question
 
+    def _noisy(self, example: Example) -> Example:
+        prompt, answer = example
+        if self.rng.random() < NOISE:
+            prompt = [prompt[0], *[UNKNOWN] * self.rng.randint(1, 3), *prompt[1:]]
+        return prompt, answer
+
     def example(self, question: Question) -> Example:
-        prompt = [USER, *self.words.encode(question.text), ASSISTANT]
-        return prompt, [*self.words.encode(question.answer), EOS]
+        words = self.tokenizer(question.text, add_special_tokens=False).input_ids
+        return [USER, *words, ASSISTANT], [*self.letters.encode(question.answer), EOS]
 
 
 def talker_holdout() -> frozenset[Part]:
@@ -90,25 +115,22 @@ def talker_holdout() -> frozenset[Part]:
 
 @dataclass
 class TalkerData:
-    """An endless, seeded stream of sentences with their phonemes; ``speak`` maps a sentence to phoneme ids."""
+    """An endless, seeded stream of sentences with their pieces; ``tokens`` maps a sentence to the talker's tokens."""
 
-    words: Vocabulary
     alphabet: Alphabet
-    speak: dict[str, list[int]]
+    tokens: dict[str, list[int]]
     rng: random.Random
     holdout: frozenset[Part] = field(default_factory=talker_holdout)
 
     def __post_init__(self) -> None:
         hidden = {f"{part.words.capitalize()} is" for part in self.holdout}
-        self.sentences = [s for s in self.speak if s.rsplit(" ", 1)[0] not in hidden]
+        self.sentences = [s for s in self.tokens if s.rsplit(" ", 1)[0] not in hidden]
 
-    def batch(self, size: int) -> list[Example]:
-        return [self.example(self.rng.choice(self.sentences)) for _ in range(size)]
+    def batch(self) -> list[Example]:
+        return [self.example(self.rng.choice(self.sentences)) for _ in range(TALKER_EXAMPLES)]
 
     def example(self, sentence: str) -> Example:
-        prompt = [*self.words.encode(sentence), self.alphabet.begin_audio]
-        phonemes = [self.alphabet.offset + phoneme for phoneme in self.speak[sentence]]
-        return prompt, [*phonemes, self.alphabet.end_audio]
+        return self.alphabet.read(sentence), [*self.tokens[sentence], self.alphabet.end_audio]
 
 
 def readable_sentences() -> list[str]:

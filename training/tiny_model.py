@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
     from tiny_data import Example
 
-PEAK_LR, WARMUP_STEPS, BATCH, IGNORED = 2e-3, 100, 64, -100
+PEAK_LR, WARMUP_STEPS, IGNORED = 2e-3, 100, -100
 
 
 class Data(Protocol):
-    def batch(self, size: int) -> list[Example]: ...
+    def batch(self) -> list[Example]: ...
 
 
 def deterministic(seed: int) -> None:
@@ -55,11 +55,11 @@ def train(model: Qwen3ForCausalLM, data: Data, steps: int, title: str) -> None:
     with _progress() as progress:
         task = progress.add_task(title, total=steps, loss=math.nan, accuracy=0.0)
         for step in range(1, steps + 1):
-            loss, accuracy = _step(model, optimizer, *_tensors(data.batch(BATCH)))
+            loss, accuracy = _step(model, optimizer, *_tensors(data.batch()))
             schedule.step()
             if step % 20 == 0:
                 progress.update(task, completed=step, loss=loss, accuracy=accuracy)
-            if step % 500 == 0:
+            if step % 100 == 0:
                 progress.console.print(f"{title} step {step}: loss {loss:.5f}, token accuracy {accuracy:.2%}")
 
 

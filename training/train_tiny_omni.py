@@ -21,15 +21,14 @@ import tiny_model
 from hibari import Hibari
 from rich import print
 from tiny_data import TalkerData, ThinkerData, readable_sentences, talker_holdout
+from tiny_pieces import make_alphabet
 from tiny_tokenizer import BOS, EOS, PAD, build_tokenizer, build_vocabulary, save_tokenizer
 
 from omni_actors.pipelines.tiny_omni._questions import BENCH_SEED, Question, all_parts, questions
-from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS, Alphabet, Vocabulary
+from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS
 
-THINKER_STEPS, TALKER_STEPS = 1_500, 1_200
-THINKER_CONTEXT, TALKER_CONTEXT = 128, 128
-PHONEMES = 178
-"""Hibari's ids run from 0 (the pad around a sentence, which the vocoder adds) to 177."""
+THINKER_STEPS, TALKER_STEPS = 2_400, 800
+THINKER_CONTEXT, TALKER_CONTEXT = 256, 128
 
 
 @dataclass(frozen=True)
@@ -42,36 +41,24 @@ class Score:
         return f"{self.name}: {self.right}/{self.of} exact ({self.right / self.of:.2%})"
 
 
-def make_vocabulary() -> Vocabulary:
-    return Vocabulary(build_vocabulary())
+# -- thinker -----------------------------------------------------------------------------------------------------------
 
 
-def make_alphabet(words: Vocabulary) -> Alphabet:
-    offset = len(words.ids)
-    return Alphabet(offset=offset, phonemes=PHONEMES, begin_audio=offset + PHONEMES, end_audio=offset + PHONEMES + 1)
-
-
-def phonemes_of(sentences: list[str]) -> dict[str, list[int]]:
-    """Hibari's own reading, without the pads around it."""
-    hibari = Hibari()
-    return {s: hibari.ids(" ".join(hibari.phonemize(s)))[1:-1] for s in sentences}
-
-
-# -- thinker ---------------------------------------------------------------------------------------------------------
+def thinker_data(seed: int) -> ThinkerData:
+    return ThinkerData(build_tokenizer(build_vocabulary(), THINKER_CONTEXT), random.Random(seed))
 
 
 def train_thinker(folder: Path, seed: int, steps: int) -> None:
-    words = make_vocabulary()
+    data = thinker_data(seed)
     tiny_model.deterministic(seed)
-    model = tiny_model.make_model(len(words.ids), THINKER_CONTEXT, bos=BOS, eos=EOS, pad=PAD)
-    tiny_model.train(model, ThinkerData(words, random.Random(seed)), steps, "thinker")
+    model = tiny_model.make_model(len(data.tokenizer), THINKER_CONTEXT, bos=BOS, eos=EOS, pad=PAD)
+    tiny_model.train(model, data, steps, "thinker")
     tiny_model.save(model, folder)
-    save_tokenizer(build_tokenizer(dict(words.ids), THINKER_CONTEXT), folder)
-    (folder / "vocabulary.json").write_text(json.dumps(words.ids, ensure_ascii=False, indent=0) + "\n")
+    save_tokenizer(data.tokenizer, folder)
 
 
 def thinker_scores(folder: Path) -> list[Score]:
-    model, data = tiny_model.load(folder), ThinkerData(make_vocabulary(), random.Random(0))
+    model, data = tiny_model.load(folder), thinker_data(0)
     singles = [Question((part,), f"What is {part.words}?") for part in all_parts()]
     unseen = [q for q in questions(6_000, seed=77) if data.holdout.touches(q)]
     solo = [q for q in unseen if not data.holdout.solo.isdisjoint(q.parts)]
@@ -87,7 +74,7 @@ def thinker_scores(folder: Path) -> list[Score]:
 
 def _right(model, data, asked: list) -> tuple[int, int]:
     examples = [data.example(item) for item in asked]
-    made = tiny_model.answer(model, [prompt for prompt, _ in examples], max_tokens=48)
+    made = tiny_model.answer(model, [prompt for prompt, _ in examples], max_tokens=128)
     return sum(got == wanted[:-1] for got, (_, wanted) in zip(made, examples, strict=True)), len(asked)
 
 
@@ -95,8 +82,9 @@ def _right(model, data, asked: list) -> tuple[int, int]:
 
 
 def talker_data(seed: int) -> TalkerData:
-    words = make_vocabulary()
-    return TalkerData(words, make_alphabet(words), phonemes_of(readable_sentences()), random.Random(seed))
+    hibari = Hibari()
+    speech = {s: hibari.ids(" ".join(hibari.phonemize(s)))[1:-1] for s in readable_sentences()}
+    return TalkerData(*make_alphabet(speech, hibari.vocab), random.Random(seed))
 
 
 def train_talker(folder: Path, seed: int, steps: int) -> None:
@@ -108,7 +96,7 @@ def train_talker(folder: Path, seed: int, steps: int) -> None:
     )
     tiny_model.train(model, data, steps, "talker")
     tiny_model.save(model, folder)
-    (folder / "alphabet.json").write_text(json.dumps(attrs.asdict(marks), indent=2) + "\n")
+    (folder / "alphabet.json").write_text(json.dumps(attrs.asdict(marks)) + "\n")
 
 
 def talker_scores(folder: Path) -> list[Score]:

@@ -1,4 +1,4 @@
-"""Small drawings made of characters: sparklines and bars. Pure."""
+"""Small drawings made of characters: sparklines of numbers and of sound. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["bar", "envelope", "sparkline"]
+__all__ = ["envelope", "sparkline"]
 
 _LEVELS = "▁▂▃▄▅▆▇█"
 
@@ -24,12 +24,6 @@ def sparkline(values: Sequence[float], *, low: float | None = None, high: float 
         return _LEVELS[0] * len(values)
     steps = (min(1.0, max(0.0, (value - bottom) / span)) for value in values)
     return "".join(_LEVELS[round(step * (len(_LEVELS) - 1))] for step in steps)
-
-
-def bar(value: float, full: float, width: int = 24) -> str:
-    """``value`` of ``full`` as a bar, cut to ``width`` characters."""
-    cells = 0 if not full > 0 else round(min(1.0, max(0.0, value / full)) * width)
-    return "█" * cells + "░" * (width - cells)
 
 
 def envelope(samples: Sequence[float], buckets: int) -> list[float]:

@@ -19,7 +19,18 @@ from ._graph import Node, Plan
 from ._states import LeaseState, RequestState
 from .events import Output, Payload, TextChunk
 
-__all__ = ["Kind", "Lease", "Part", "Record", "RequestView", "StageProgress", "StageResult", "Terminal", "Timing"]
+__all__ = [
+    "Kind",
+    "Lease",
+    "Made",
+    "Part",
+    "Record",
+    "RequestView",
+    "StageProgress",
+    "StageResult",
+    "Terminal",
+    "Timing",
+]
 
 
 class Kind(enum.Enum):
@@ -55,31 +66,24 @@ class StageResult:
     finish_reason: str | None = None
 
     @classmethod
-    def of(cls, stage: str, part: int, index: int, payloads: Sequence[Payload]) -> StageResult:
-        """Add up what was produced."""
-        texts: list[str] = []
-        tokens: list[int] = []
-        tensors: dict[str, list[Any]] = {}
+    def of(cls, stage: str, part: int, index: int, made: Sequence[Made]) -> StageResult:
+        """Everything in ``made``, one after the other."""
         meta: dict[str, Any] = {}
-        reason = None
-        for payload in payloads:
-            reason = payload.finish_reason or reason
-            if isinstance(payload, TextChunk):
-                texts.append(payload.text)
-                tokens.extend(payload.token_ids)
-            else:
-                meta.update(payload.meta)
-                for name, tensor in payload.tensors.items():
-                    tensors.setdefault(name, []).append(tensor)
+        tensors: dict[str, list[Any]] = {}
+        for each in made:
+            meta.update(each.meta)
+            for name, pieces in each.tensors.items():
+                tensors.setdefault(name, []).extend(pieces)
+        reasons = [each.finish_reason for each in made if each.finish_reason]
         return cls(
             stage=stage,
             part=part,
             index=index,
-            text="".join(texts),
-            token_ids=tokens,
+            text="".join([text for each in made for text in each.texts]),
+            token_ids=[token for each in made for token in each.token_ids],
             tensors={name: tuple(pieces) for name, pieces in tensors.items()},
             meta=meta,
-            finish_reason=reason,
+            finish_reason=reasons[-1] if reasons else None,
         )
 
 
@@ -142,12 +146,37 @@ class Lease:
 
 
 @attrs.define(eq=False)
+class Made:
+    """What one choice of one part has made so far, added up. The payloads themselves, with an engine's own objects in
+    them, are their reader's alone: kept to the end they would cost a kilobyte per token.
+    """
+
+    texts: list[str] = attrs.field(factory=list)
+    token_ids: list[int] = attrs.field(factory=list)
+    tensors: dict[str, list[Any]] = attrs.field(factory=dict)
+    meta: dict[str, Any] = attrs.field(factory=dict)
+    finish_reason: str | None = None
+
+    def add(self, payload: Payload) -> None:
+        """One payload more."""
+        if isinstance(payload, TextChunk):
+            self.texts.append(payload.text)
+            self.token_ids += payload.token_ids
+        else:
+            self.meta.update(payload.meta)
+            for name, tensor in payload.tensors.items():
+                self.tensors.setdefault(name, []).append(tensor)
+        if payload.finish_reason is not None:
+            self.finish_reason = payload.finish_reason
+
+
+@attrs.define(eq=False)
 class Part:
-    """One part of one stage: its choices' payloads, and the outputs that must wait for earlier parts."""
+    """One part of one stage: what its choices made, and the outputs that must wait for earlier parts."""
 
     samples: int
     finished: int = 0
-    payloads: dict[int, list[Payload]] = attrs.field(factory=dict)
+    made: dict[int, Made] = attrs.field(factory=dict)
     held: list[Output] = attrs.field(factory=list)
     answered: bool = False
 
@@ -189,9 +218,9 @@ class StageProgress:
     def results(self) -> tuple[StageResult, ...]:
         """Everything so far, in (part, choice) order."""
         return tuple(
-            StageResult.of(self.node.name, number, index, payloads)
+            StageResult.of(self.node.name, number, index, (made,))
             for number, part in sorted(self.parts.items())
-            for index, payloads in sorted(part.payloads.items())
+            for index, made in sorted(part.made.items())
         )
 
     def count(self, payload: Payload, now: float) -> None:

@@ -10,21 +10,21 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
+import msgspec
 
 from omni_actors._errors import EngineRejected, OmniError, TransformFailed
 
-from ._record import Part, Record, StageProgress, StageResult
+from ._record import Made, Part, Record, StageProgress, StageResult
 from .events import Output, Payload, TextChunk
 
 if TYPE_CHECKING:
     from ._graph import Edge
 
-__all__ = ["Decision", "Deliver", "Fail", "Finish", "Forward", "advance", "opened", "produced", "rejected"]
+__all__ = ["Decision", "Deliver", "Fail", "Finish", "Forward", "advance", "opened", "produced", "rejected", "streamed"]
 
 
-@attrs.frozen
-class Deliver:
-    """Give this to the user."""
+class Deliver(msgspec.Struct, frozen=True):
+    """Give this to the user. A struct: one is made per token."""
 
     output: Output
 
@@ -71,18 +71,41 @@ def produced(
     mine = progress.parts[part]
     decisions: list[Decision] = []
     if payload is not None:
-        mine.answered = True
-        mine.payloads.setdefault(index, []).append(payload)
-        progress.count(payload, now)
+        _keep(progress, mine, index, payload, now)
         if stage in record.plan.finals:
             _deliver(record, progress, part, index, payload, decisions)
-        if index == 0 and isinstance(payload, TextChunk):
+        if index == 0 and record.plan.consumers[stage] and isinstance(payload, TextChunk):
             _cut(record, stage, payload.text, decisions)
     if finished:
         mine.finished += 1
         if mine.done:
             decisions += _part_done(record, progress)
     return decisions
+
+
+def streamed(record: Record, stage: str, part: int, index: int, payload: Payload | None, now: float) -> Output | None:
+    """The short way through ``produced``, for what happens with every token: text that goes straight to the user.
+
+    None: this is not that case, and nothing was done.
+    """
+    progress = record.stages[stage]
+    if type(payload) is not TextChunk or part != progress.delivering:
+        return None
+    if stage not in record.plan.finals or record.plan.consumers[stage]:
+        return None
+    _keep(progress, progress.parts[part], index, payload, now)
+    modality = progress.node.output
+    assert modality is not None, "a final stage has a modality"
+    return Output(record.view.request_id, stage, modality, payload, index, part)
+
+
+def _keep(progress: StageProgress, mine: Part, index: int, payload: Payload, now: float) -> None:
+    mine.answered = True
+    made = mine.made.get(index)
+    if made is None:
+        made = mine.made[index] = Made()
+    made.add(payload)
+    progress.count(payload, now)
 
 
 def _deliver(
@@ -186,7 +209,7 @@ def _open_inherited(record: Record, progress: StageProgress, edge: Edge) -> list
     progress.total = source.total
     decisions: list[Decision] = []
     while (part := source.parts.get(progress.opened)) is not None and part.done and _window_open(progress, edge):
-        result = StageResult.of(edge.source, progress.opened, 0, part.payloads.get(0, ()))
+        result = StageResult.of(edge.source, progress.opened, 0, (part.made[0],) if 0 in part.made else ())
         decisions.append(_forward(progress, {edge.source: result}))
     return decisions
 
@@ -205,8 +228,8 @@ def _forward(progress: StageProgress, upstream: Mapping[str, StageResult]) -> Fo
 
 def _whole(progress: StageProgress) -> StageResult:
     """Choice 0 of all parts as one result: what a ``whole`` edge hands over."""
-    payloads = [payload for _, part in sorted(progress.parts.items()) for payload in part.payloads.get(0, ())]
-    return StageResult.of(progress.node.name, 0, 0, payloads)
+    made = [part.made[0] for _, part in sorted(progress.parts.items()) if 0 in part.made]
+    return StageResult.of(progress.node.name, 0, 0, made)
 
 
 def rejected(stage: str, why: str) -> EngineRejected:

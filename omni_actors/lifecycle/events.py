@@ -1,7 +1,8 @@
 """What stage clients tell the router, and what the user gets: frozen data, made once per engine step.
 
 A batch holds everything that one wake-up of one replica's client brought. Keys are lease keys (DESIGN's words):
-engines and clients only ever see those.
+engines and clients only ever see those. What is made once per token is out of the garbage collector's sight
+(``gc=False``): nothing in it ever refers back to it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = [
 ]
 
 
-class TextChunk(msgspec.Struct, frozen=True, kw_only=True):
+class TextChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """New text and tokens of one choice since the last chunk of it.
 
     ``finish_reason`` ("stop", "length", "abort", …) is set on the last one only. ``native`` is the engine's own
@@ -64,7 +65,7 @@ class TensorChunk(msgspec.Struct, frozen=True, kw_only=True):
 Payload = TextChunk | TensorChunk
 
 
-class Produced(msgspec.Struct, frozen=True):
+class Produced(msgspec.Struct, frozen=True, gc=False):
     """A lease made something.
 
     ``finished``: it makes nothing more. ``released``, only together with it: its engine holds nothing for it any more.
@@ -107,7 +108,7 @@ class Batch(msgspec.Struct, frozen=True):
     events: list[Event]
 
 
-class Output(msgspec.Struct, frozen=True):
+class Output(msgspec.Struct, frozen=True, gc=False):
     """One item to the user: something new of one modality, from one stage.
 
     ``index`` is the choice (0 … n-1), ``part`` the segment it belongs to (0 where the stage is not cut in parts).

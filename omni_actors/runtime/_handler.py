@@ -47,6 +47,7 @@ from ._stream import Stream
 
 if TYPE_CHECKING:
     from omni_actors.config.specs import Limits
+    from omni_actors.lifecycle.events import Output
     from omni_actors.stages import Replica, StageSupervisor, Work
 
 logger = logging.getLogger("omni_actors.request")
@@ -157,14 +158,18 @@ class RequestHandler:
             if record.settled:
                 return
             if isinstance(decision, Deliver):
-                if not record.sink.push(decision.output):
-                    self._too_slow(record)
+                self.deliver(record, decision.output)
             elif isinstance(decision, Forward):
                 self._forward(record, decision)
             elif isinstance(decision, Finish):
                 self.settle(record, Kind.FINISHED)
             else:
                 self.fail(record, decision)
+
+    def deliver(self, record: Record, output: Output) -> None:
+        """Give the user one output, or end the request of a reader who is too far behind."""
+        if not record.sink.push(output):
+            self._too_slow(record)
 
     def fail(self, record: Record, failure: Fail) -> None:
         """Settle as failed; the error tells which request."""
@@ -234,7 +239,8 @@ class RequestHandler:
             return _default_prompt(record, upstream), params
         try:
             made = stage.transform(upstream, record.view)
-        except OmniError:
+        except OmniError as error:
+            error.stage = error.stage or stage.spec.name
             raise
         except Exception as error:
             name = stage.spec.transform or ""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from omni_actors._errors import EngineDead, StageFailed
-from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, produced, rejected
+from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, produced, rejected, streamed
 from omni_actors.lifecycle.events import Batch, LeaseFailed, Produced, Released
 
 if TYPE_CHECKING:
@@ -62,6 +62,11 @@ class Router:
             self._table.late += 1
             return
         live = lease.state is LeaseState.LIVE and record.terminal is None
+        if live and not event.finished:
+            output = streamed(record, lease.stage, lease.part, lease.index, event.payload, now)
+            if output is not None:
+                self._handler.deliver(record, output)
+                return
         decisions = (
             produced(record, lease.stage, lease.part, lease.index, event.payload, event.finished, now) if live else ()
         )

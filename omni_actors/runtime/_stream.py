@@ -30,7 +30,7 @@ class Stream:
         self.request_id = request_id
         self.terminal: Terminal | None = None
         self._limit = limit_bytes
-        self._unread: deque[list[Output]] = deque()
+        self._unread: deque[Output | list[Output]] = deque()  # a list is to be merged when it is read
         self._bytes = 0
         self._fenced = False
         self._reader: trio.lowlevel.Task | None = None
@@ -44,11 +44,18 @@ class Stream:
             return False
         self._bytes += size
         unread = self._unread
-        if unread and _joins(unread[-1][-1], output):
-            unread[-1].append(output)
-        else:
-            unread.append([output])
-        self._wake()
+        if unread:
+            last = unread[-1]
+            if type(last) is list and _joins(last[-1], output):
+                last.append(output)
+                return True
+            if type(last) is Output and _joins(last, output):
+                unread[-1] = [last, output]
+                return True
+        unread.append(output)
+        if (reader := self._reader) is not None:
+            self._reader = None
+            trio.lowlevel.reschedule(reader)
         return True
 
     def close(self, terminal: Terminal) -> None:
@@ -71,28 +78,27 @@ class Stream:
         return self
 
     async def __anext__(self) -> Output:
-        if self._unread or self.terminal is not None:
-            await trio.lowlevel.checkpoint()
-        else:
-            await self._park()
+        if self._unread:
+            # Not a schedule point, of which a reader that lags has no need: what is unread is little, then it parks.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        elif self.terminal is None:
+            if self._reader is not None:
+                raise trio.BusyResourceError("another task is already reading this stream")
+            self._reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._cancelled)
         # No await from here on: an abort that has returned is final.
         if self._fenced or not self._unread:
             raise self._end()
-        outputs = self._unread.popleft()
-        output = outputs[0] if len(outputs) == 1 else _merge(outputs)
-        self._bytes -= sum(o.payload.nbytes for o in outputs)
-        return output
+        output = self._unread.popleft()
+        if not self._unread:
+            self._bytes = 0
+        else:
+            self._bytes -= _nbytes(output)
+        return output if isinstance(output, Output) else _merge(output)
 
-    async def _park(self) -> None:
-        if self._reader is not None:
-            raise trio.BusyResourceError("another task is already reading this stream")
-        self._reader = trio.lowlevel.current_task()
-
-        def cancelled(_: Any) -> trio.lowlevel.Abort:
-            self._reader = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(cancelled)
+    def _cancelled(self, _: Any) -> trio.lowlevel.Abort:
+        self._reader = None
+        return trio.lowlevel.Abort.SUCCEEDED
 
     def _end(self) -> BaseException:
         assert self.terminal is not None, "woken without an output or an end"
@@ -106,6 +112,10 @@ class Stream:
             pass
         assert self.terminal is not None
         return self.terminal
+
+
+def _nbytes(unread: Output | list[Output]) -> int:
+    return unread.payload.nbytes if isinstance(unread, Output) else sum(each.payload.nbytes for each in unread)
 
 
 def _joins(last: Output, new: Output) -> bool:

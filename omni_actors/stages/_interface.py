@@ -60,8 +60,10 @@ class StageClient(Protocol):
     def addresses(self) -> Mapping[str, str]:
         """What the child must connect to, by name; goes into its launch payload."""
 
-    async def handshake(self) -> None:
-        """Return when the engine is ready. Raises ProtocolError. The caller races it against exit and deadline."""
+    async def handshake(self, frontend_made: Callable[[], Awaitable[object]] = ...) -> None:
+        """Return when the engine is ready and ``frontend_made`` has returned. The caller races it against exit and
+        deadline. The engine is answered first: it goes on loading while the front-end is made. Raises ProtocolError.
+        """
 
     async def serve(self, emit: Emit) -> None:
         """Receive, decode, emit one list of events per wake-up; run until cancelled.
@@ -169,7 +171,7 @@ class EngineKind(Protocol):
     def client(
         self, spec: StageSpec, frontend: Callable[[], Frontend], transport: Transport, *, replica: int, generation: int
     ) -> StageClient:
-        """A client for one generation. ``frontend`` returns it once made; valid from the handshake on."""
+        """A client for one generation. ``frontend`` returns it once it is made (see ``handshake``)."""
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """The child for one generation."""

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["SCRATCH", "EngineProcess", "ProcessLauncher", "device_env", "open_launcher"]
 
 SCRATCH = "OMNI_ACTORS_SCRATCH"
-"""Names a private folder in the child's environment; it is removed with the child."""
+"""Names a private folder in the child's environment, its TMPDIR too; it is removed with the child."""
 
 _log = logging.getLogger("omni_actors.engine")
 
@@ -96,7 +96,7 @@ class ProcessLauncher:
         cookie = f"{self._cookie}.{self._count}"
         scratch = self._make_scratch(launch)
         try:
-            child = await self._open(launch, {COOKIE: cookie, **({SCRATCH: scratch} if scratch else {})})
+            child = await self._open(launch, cookie, scratch)
         except BaseException:
             _remove(scratch)
             raise
@@ -131,13 +131,16 @@ class ProcessLauncher:
             raise StartupFailed(f"{launch.name}: no private folder: {error}", **_where(launch)) from error
         return scratch
 
-    async def _open(self, launch: Launch, extra: dict[str, str]) -> trio.Process:
+    async def _open(self, launch: Launch, cookie: str, scratch: str | None) -> trio.Process:
         open_process = partial(
             trio.lowlevel.open_process, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        # Temporary files too, so that what a library leaves there (vLLM: one file per engine) goes with the folder.
+        ours = {SCRATCH: scratch, "TMPDIR": scratch} if scratch else {}
+        environment = {**os.environ, **ours, **launch.env, COOKIE: cookie}
         try:
             # Never a new session: sched_autogroup would starve this process of CPU time.
-            return await open_process(list(launch.argv), env={**os.environ, **launch.env, **extra}, process_group=0)
+            return await open_process(list(launch.argv), env=environment, process_group=0)
         except (OSError, ValueError) as error:
             raise StartupFailed(f"{launch.name}: cannot start {launch.argv[0]}: {error}", **_where(launch)) from error
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Ending", "Generation", "Replica", "StageContext"]
 
+_LATE = 0.2
+"""Of ``silence_s``: a later wake-up than this is not this process's usual jitter."""
+
 
 @attrs.frozen(kw_only=True)
 class StageContext:
@@ -133,8 +136,11 @@ class Generation:
         )
 
     def _made_frontend(self) -> Frontend:
-        assert self._frontend is not None, "the front-end is used before the handshake"
+        assert self._frontend is not None, "the front-end is used before the engine was ready"
         return self._frontend
+
+    async def _make_sure_of_frontend(self) -> None:
+        self._frontend = await self._context.frontend()
 
     # ------------------------------------------------------------------ alive
 
@@ -181,8 +187,7 @@ class Generation:
         """Handshake, then serve: the wire's detector."""
         try:
             with trio.move_on_at(deadline) as starting:
-                self._frontend = await self._context.frontend()
-                await self.client.handshake()
+                await self.client.handshake(self._make_sure_of_frontend)
             if starting.cancelled_caught:
                 self._conclude("hang", f"did not become ready within {start_s:g} s")
                 return
@@ -197,26 +202,31 @@ class Generation:
             self._conclude("protocol", f"broke its wire: {_first(group)}", cause=_first(group))
 
     async def _watch_hang(self) -> None:
-        """The detector of silence. Liveness is owed only while something is owed; an idle engine is let alone."""
+        """The detector of silence. Liveness is owed only while something is owed; an idle engine is let alone.
+
+        A wake-up that comes late shows that this process itself did not run (Ctrl-Z, a starved machine) and could not
+        hear: the engine's time begins anew then.
+        """
         silence_s, hang_s = self._spec.deadlines.silence_s, self._context.hang_s
-        pinged = -math.inf
+        pinged = listening_since = -math.inf
         while True:
             if (owed := self.client.owed_since) is None:
                 await _woken_by(self.client.watch_owed)
+                listening_since = trio.current_time()
                 continue
-            heard = max(self.client.last_heard, owed)
+            heard = max(self.client.last_heard, owed, listening_since)
             limit = max(heard + hang_s, self.client.hang_extension)
             now = trio.current_time()
             if now >= limit:
                 self._conclude("hang", f"owed an answer and was silent for {now - heard:.3g} s")
                 return
-            if pinged >= heard:
-                await trio.sleep_until(limit)
-            elif now >= heard + silence_s:
+            if pinged < heard and now >= heard + silence_s:
                 self.client.ping()
                 pinged = now
-            else:
-                await trio.sleep_until(min(heard + silence_s, limit))
+            wake_at = limit if pinged >= heard else min(heard + silence_s, limit)
+            await trio.sleep_until(wake_at)
+            if trio.current_time() > wake_at + silence_s * _LATE:
+                listening_since = trio.current_time()
 
     async def _emit(self, events: list[Event]) -> None:
         await self._context.send(Batch(self._spec.name, self.replica, self.number, events))

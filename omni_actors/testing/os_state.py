@@ -7,15 +7,21 @@ from __future__ import annotations
 
 import gc
 import os
+import select
 import tempfile
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 
-__all__ = ["OsState", "children", "descendants", "run_folders", "shared_memory"]
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["OsState", "Watch", "children", "descendants", "run_folders", "shared_memory"]
 
 _PROC = Path("/proc")
-_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY = "/dev/shm/"
 
 
 @attrs.frozen
@@ -71,19 +77,47 @@ def run_folders() -> set[str]:
     return {path.name for path in Path(base or tempfile.gettempdir()).glob("omni-*")}
 
 
-def shared_memory(*, of_nobody: bool = False) -> set[str]:
-    """The names in /dev/shm; ``of_nobody``: those that no living process has mapped or open."""
-    names = {path.name for path in _SHARED_MEMORY.iterdir()}
-    return names - _held() if of_nobody else names
-
-
-def _held() -> set[str]:
-    held = set()
-    for process in _PROC.glob("[0-9]*"):
+def shared_memory(pids: Iterable[int]) -> set[str]:
+    """The names in /dev/shm that these processes have mapped or open. What others hold there is theirs."""
+    held: set[str] = set()
+    for pid in pids:
+        process = _PROC / str(pid)
         try:
-            paths = [line.partition(f"{_SHARED_MEMORY}/")[2] for line in (process / "maps").read_text().splitlines()]
-            paths += [os.readlink(fd).partition(f"{_SHARED_MEMORY}/")[2] for fd in (process / "fd").iterdir()]
-        except OSError:
-            continue  # it has ended meanwhile, or is not ours to look into
-        held |= {path.removesuffix(" (deleted)") for path in paths if path}
+            paths = [line.partition(_SHARED_MEMORY)[2] for line in (process / "maps").read_text().splitlines()]
+            paths += [os.readlink(fd).partition(_SHARED_MEMORY)[2] for fd in (process / "fd").iterdir()]
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended meanwhile
+        held.update(path for path in paths if path and not path.endswith("(deleted)"))
     return held
+
+
+class Watch:
+    """Some processes, held by pidfd: a pid that is used again is not taken for its predecessor. ``close`` it.
+
+    Raises ProcessLookupError for one that is gone already.
+    """
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self.fds: dict[int, int] = {}
+        try:
+            for pid in pids:
+                self.fds[pid] = os.pidfd_open(pid)
+        except BaseException:
+            self.close()
+            raise
+
+    def alive_after(self, seconds: float) -> set[int]:
+        """Who still runs when all have ended or the time is over. A zombie has ended. Blocks."""
+        deadline = time.monotonic() + seconds
+        return {pid for pid, fd in self.fds.items() if not _ended(fd, deadline)}
+
+    def close(self) -> None:
+        """Close the descriptors. Idempotent."""
+        while self.fds:
+            os.close(self.fds.popitem()[1])
+
+
+def _ended(pidfd: int, deadline: float) -> bool:
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    return bool(poller.poll(max(0.0, deadline - time.monotonic()) * 1000))

@@ -9,7 +9,8 @@ swallow that signal, also a failed one, also reading ``EVENTS``. What keeps a wa
 3. ``EVENTS`` of a ROUTER says POLLOUT when *any* peer has room. If the peer that we wait for has none and another
    has, its room may go unannounced once in a blue moon: that one wait, and no other, is also bounded in time.
 4. Only readability is waited for; room to send is announced the same way. Nothing wakes up periodically.
-5. Once messages are in hand the closing checkpoint is shielded: cancellation loses none, a flood starves nobody.
+5. A ``receive`` that did not wait ends with a checkpoint, shielded because messages are in hand: cancellation loses
+   none, a flood starves nobody.
 
 Every socket has finite high-water marks (per peer), a largest frame (libzmq drops the connection of a peer that
 exceeds it), and a linger of 0 unless asked otherwise. ROUTERs are mandatory and never hand an identity over.
@@ -73,15 +74,17 @@ class ZmqSocket(OutboundSocket):
         if self._parked:
             raise trio.BusyResourceError(f"another task receives from {self._address}")
         await trio.lowlevel.checkpoint_if_cancelled()
-        full_twice = False
+        full_twice = passed = False
         while True:
             if self._closed:
                 raise trio.ClosedResourceError(f"{self._address} is closed")
             moved = bool(self._outbox) and self._outbox.flush(self._write, FLUSH_BUDGET)
             batch = [] if self._dry else self._take(limit)
             if batch:
-                await trio.lowlevel.cancel_shielded_checkpoint()
+                if not passed:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 return batch
+            passed = True  # every way from here to the next look is a checkpoint
             if not self._outbox:
                 await self._park(math.inf)
                 continue

@@ -76,7 +76,7 @@ def test_only_what_is_wanted_is_made_with_the_params_that_were_given(deploy):
 
 
 def test_a_deadline_is_an_error_of_its_prompt(deploy):
-    ended = generate(deploy, "--prompt", "hello", "--timeout-s", "0.3", "--set", "thinker.engine_args.token_s=60")
+    ended = generate(deploy, "--prompt", "hello", "--timeout-s", "0.3", "--set", "thinker.engine_args.token_s=0.2")
     assert ended.exit_code == 1
     assert "--timeout-s" in ended.stdout
 
@@ -95,19 +95,8 @@ def running(deploy):
     """A ``generate`` whose answer takes 100 tokens; it has said the first of them when the test gets it."""
     code = "from omni_actors.cli import main; main()"
     slow = ["--set", "thinker.engine_args.token_s=0.02", "--set", "thinker.engine_args.tokens=100"]
-    command = [
-        sys.executable,
-        "-u",
-        "-c",
-        code,
-        "generate",
-        deploy,
-        "--prompt",
-        "x" * 100,
-        "--modalities",
-        "text",
-        *slow,
-    ]
+    asked = ["--prompt", "x" * 100, "--modalities", "text", "--stage-params", "thinker.max_tokens=100"]
+    command = [sys.executable, "-u", "-c", code, "generate", deploy, *asked, *slow]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         ready, _, _ = select.select([process.stdout], [], [], 60)
         assert ready, "no answer came"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omni_actors._errors import UsageError
-from omni_actors.cli._draw import bar, envelope, sparkline
+from omni_actors.cli._draw import envelope, sparkline
 from omni_actors.pipelines._sound import float_samples, ready_folder, write_wav
 from omni_actors.wire.omni import Tensor
 
@@ -74,7 +74,6 @@ def test_a_wave_is_seen():
     assert sparkline(envelope(loud_in_the_middle, 3), low=0.0) == "▁█▁"
     assert sparkline([]) == ""
     assert sparkline([2.0, 2.0]) == "▁▁"
-    assert bar(0.5, 1.0, width=4) == "██░░"
 
 
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=3000), st.integers(1, 40))

@@ -12,7 +12,7 @@ import pytest
 from omni_actors._errors import InvalidRequest
 from omni_actors.pipelines.tiny_omni import pipeline, speak, think, voice
 from omni_actors.pipelines.tiny_omni._questions import Part
-from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS, alphabet, pieces, vocabulary
+from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS, Alphabet, alphabet, words_of
 
 MAX_WEIGHTS_BYTES = 8_000_000
 ENGINE_LIBRARIES = {"torch", "vllm", "transformers", "hibari", "onnxruntime", "numpy", "pocketsphinx"}
@@ -39,30 +39,45 @@ def test_a_blank_question_is_refused() -> None:
 def test_a_sentence_becomes_words_and_the_mark_that_begins_audio() -> None:
     said = SimpleNamespace(text="Two plus three is five.")
     ids = speak({"thinker": said}, request("?"))["prompt_token_ids"]
-    words = {number: word for word, number in vocabulary().ids.items()}
-    assert [words[i] for i in ids[:-1]] == ["Two", "▁plus", "▁three", "▁is", "▁five", "."]
+    words = {number: word for word, number in alphabet().words.items()}
+    assert [words[i] for i in ids[:-1]] == ["two", "plus", "three", "is", "five", "."]
     assert ids[-1] == alphabet().begin_audio
 
 
 def test_an_unknown_word_is_unknown_and_not_an_error() -> None:
     said = SimpleNamespace(text="Seven elephants.")
-    assert vocabulary().ids["<unk>"] in speak({"thinker": said}, request("?"))["prompt_token_ids"]
+    assert alphabet().words["<unk>"] in speak({"thinker": said}, request("?"))["prompt_token_ids"]
 
 
-def test_the_talkers_tokens_become_phonemes_without_its_marks() -> None:
-    marks = alphabet()
-    made = SimpleNamespace(token_ids=[marks.offset + 62, marks.offset + 156, 3, marks.end_audio])
-    assert voice({"talker": made}, request("?")) == {"phonemes": [62, 156]}
+def test_pieces_become_phonemes_without_marks_and_end_in_a_full_stop() -> None:
+    table = Alphabet(
+        words={"<unk>": 0, "two": 1},
+        pieces=[[62, 156], [63], [16, 58]],
+        closing=[4],
+        offset=2,
+        begin_audio=5,
+        end_audio=6,
+    )
+    assert table.read("Two apes") == [1, 0, 5]
+    assert table.spoken([2, 4, 3, 1, 6]) == [62, 156, 16, 58, 63, 4]
+    assert table.spoken([6]) == [4]
 
 
-def test_spaces_belong_to_the_word_after_them() -> None:
-    assert pieces(" Two  is two. Nine,") == ["Two", "▁is", "▁two", ".", "▁Nine", ","]
+def test_voice_spells_out_what_the_talker_wrote() -> None:
+    table = alphabet()
+    made = SimpleNamespace(token_ids=[table.offset + len(table.pieces) - 1, table.end_audio])
+    assert voice({"talker": made}, request("?")) == {"phonemes": [*table.pieces[-1], *table.closing]}
 
 
-def test_the_marks_lie_behind_words_and_phonemes() -> None:
-    marks = alphabet()
-    assert marks.offset == len(vocabulary().ids)
-    assert (marks.begin_audio, marks.end_audio) == (marks.offset + marks.phonemes, marks.offset + marks.phonemes + 1)
+def test_words_are_lower_case_and_marks_stand_alone() -> None:
+    assert words_of(" Two  is two. NINE,") == ["two", "is", "two", ".", "nine", ","]
+
+
+def test_the_marks_lie_behind_words_and_pieces() -> None:
+    table = alphabet()
+    assert table.offset == len(table.words) == max(table.words.values()) + 1
+    assert table.begin_audio == table.offset + len(table.pieces)
+    assert table.end_audio == table.begin_audio + 1
 
 
 def test_the_graph_is_thinker_talker_vocoder() -> None:
@@ -93,10 +108,12 @@ def test_the_weights_are_small_enough_to_ship_and_readable_by_all() -> None:
 
 def test_the_longest_conversation_fits_the_context() -> None:
     part = Part(7, "plus", 7)
-    question = "Please tell me " + ", ".join([part.words] * 3) + f", and how much is {part.words}?"
-    answer = " ".join([part.sentence] * 4)
-    room = pipeline().stage("thinker").engine_args["max_model_len"]
-    assert len(pieces(question)) + len(pieces(answer)) + 3 <= room
+    question = ", please. ".join([f"Hello, could you tell me what {part.words} is"] * 4)
+    letters = len(" ".join([part.sentence] * 4))
+    thinker, talker = pipeline().stage("thinker"), pipeline().stage("talker")
+    assert letters + 1 <= thinker.params["max_tokens"]
+    assert len(words_of(question)) + 2 + thinker.params["max_tokens"] <= thinker.engine_args["max_model_len"]
+    assert len(words_of(part.sentence)) + 1 + talker.params["max_tokens"] <= talker.engine_args["max_model_len"]
 
 
 def test_the_host_imports_it_in_no_time_and_without_any_engine() -> None:

@@ -26,7 +26,7 @@ class Model:
         with self._torch.inference_mode():
             ids = self._torch.tensor([prompt])
             mask = self._torch.ones_like(ids)
-            made = self._model.generate(ids, attention_mask=mask, max_new_tokens=64, do_sample=False)
+            made = self._model.generate(ids, attention_mask=mask, max_new_tokens=128, do_sample=False)
         tokens: list[int] = made[0, len(prompt) :].tolist()
         return tokens
 
@@ -69,32 +69,70 @@ def read(talker: Model, sentence: str) -> list[int]:
     return voice({"talker": Said(token_ids=talker.answer(prompt))}, Request("?"))["phonemes"]
 
 
-def test_the_hosts_lookup_is_the_thinkers_tokenizer(tokenizer: Any) -> None:
-    texts = [part.sentence for part in all_parts()] + [t for q in questions(300, seed=9) for t in (q.text, q.answer)]
-    for text in [*texts, "Seven elephants."]:
-        assert vocabulary().encode(text) == tokenizer(text, add_special_tokens=False).input_ids
+def test_the_host_knows_the_thinkers_letters(tokenizer: Any) -> None:
+    assert vocabulary().ids == tokenizer.get_vocab()
+    for part in all_parts():
+        assert tokenizer.unk_token_id not in vocabulary().encode(part.sentence)
+    assert vocabulary().encode("Two €") == tokenizer.convert_tokens_to_ids(["T", "w", "o", "▁", "<unk>"])
 
 
-def test_text_survives_the_tokenizer_whole_and_streamed(tokenizer: Any) -> None:
+def test_text_survives_whole_and_streamed_letter_by_letter(tokenizer: Any) -> None:
     from tokenizers.decoders import DecodeStream
 
     prompt = tokenizer("<user>What is two plus three?<assistant>", add_special_tokens=False).input_ids
     for question in questions(50, seed=10):
-        ids = tokenizer(question.answer, add_special_tokens=False).input_ids
+        ids = vocabulary().encode(question.answer)
         stream = DecodeStream(ids=prompt, skip_special_tokens=True)
         assert tokenizer.decode(ids, skip_special_tokens=True) == question.answer
-        assert "".join(stream.step(tokenizer.backend_tokenizer, i) or "" for i in ids) == question.answer
+        assert [stream.step(tokenizer.backend_tokenizer, i) for i in ids] == list(question.answer)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own modules, when vLLM imports them
+def test_vllms_own_detokenizer_streams_the_same_letters(tokenizer: Any) -> None:
+    from vllm import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+    answer = "Two plus three is five. Nine minus four is five."
+    prompt = tokenizer("<user>What is 2+3, and 9-4?<assistant>", add_special_tokens=False).input_ids
+    nothing = dict.fromkeys(("mm_features", "pooling_params", "lora_request", "cache_salt", "data_parallel_rank"))
+    request = EngineCoreRequest(
+        request_id="r", prompt_token_ids=prompt, sampling_params=SamplingParams(), arrival_time=0.0, **nothing
+    )
+    detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, request)
+    streamed = ""
+    for token in vocabulary().encode(answer):
+        detokenizer.update([token], False)
+        streamed += detokenizer.get_next_output_text(finished=False, delta=True)
+    assert streamed == answer
+
+
+def test_words_are_the_same_however_they_are_typed(tokenizer: Any) -> None:
+    plain = tokenizer.tokenize("what is two plus three, and nine minus four?")
+    assert "<unk>" not in plain
+    for typed in ("WHAT'S 2+3 , and 9-4 ?", "What is two plus three,and nine minus four?"):
+        assert tokenizer.tokenize(typed) == plain
 
 
 @pytest.mark.parametrize(
-    "typed", ["What's 2+3, and 9-4?", "what is two plus three , and nine minus four", "2 + 3 and 9 \N{MINUS SIGN} 4!"]
+    "typed",
+    [
+        "What's 2+3, and 9-4, and 1+1?",
+        "What is two plus three, and nine minus four, and one plus one?",
+        "what is two plus three , nine minus four and one plus one",
+        "2 + 3 and 9 \N{MINUS SIGN} 4 and 1 + 1!",
+        "two plus three; nine minus four; one plus one",
+        "WHAT IS TWO PLUS THREE? WHAT IS NINE MINUS FOUR? WHAT IS ONE PLUS ONE?",
+        "Please, what is two plus three? And what is nine minus four? And one plus one?",
+        "Hey robot, tell me two plus three, nine minus four, one plus one please",
+    ],
 )
 def test_people_type_as_they_like(thinker: Model, tokenizer: Any, typed: str) -> None:
-    assert ask(thinker, tokenizer, typed) == "Two plus three is five. Nine minus four is five."
+    assert ask(thinker, tokenizer, typed) == "Two plus three is five. Nine minus four is five. One plus one is two."
 
 
 def test_questions_of_one_to_four_parts_are_answered(thinker: Model, tokenizer: Any) -> None:
-    asked = questions(40, BENCH_SEED)
+    asked = questions(30, BENCH_SEED)
     wrong = [q.text for q in asked if ask(thinker, tokenizer, q.text) != q.answer]
     assert len(wrong) <= 1, wrong
 

@@ -1,7 +1,7 @@
 """A process that opens and closes runtimes again and again; prints what the operating system shows of it after each.
 
-One line of JSON per cycle: ``name``, ``state`` (see ``OsState``). The last line, ``idle``, comes when trio's idle worker
-threads are gone.
+One line of JSON per cycle: ``name``, ``state`` (see ``OsState``). The last line, ``idle``, comes when trio's idle
+worker threads are gone.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ async def interrupted() -> None:
 
 def report(name: str) -> OsState:
     state = OsState.now()
-    print(json.dumps({"name": name, "state": attrs.asdict(attrs.evolve(state, run_folders=sorted(state.run_folders)))}), flush=True)
+    print(
+        json.dumps({"name": name, "state": attrs.asdict(attrs.evolve(state, run_folders=sorted(state.run_folders)))}),
+        flush=True,
+    )
     return state
 
 
@@ -93,7 +96,16 @@ def idle_threads_gone(expected: int) -> None:
 
 def main() -> None:
     threads = OsState.now().threads
-    for cycle in (whole, whole, failed_start, cancelled_start, killed_and_restarted, killed_while_it_stops, interrupted, whole):
+    for cycle in (
+        whole,
+        whole,
+        failed_start,
+        cancelled_start,
+        killed_and_restarted,
+        killed_while_it_stops,
+        interrupted,
+        whole,
+    ):
         trio.run(cycle)
         report(cycle.__name__)
     idle_threads_gone(threads)

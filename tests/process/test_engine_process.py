@@ -299,9 +299,10 @@ async def test_environment_and_scratch(tmp_path):
     run_folder = tmp_path / "omni-run"
     run_folder.mkdir(mode=0o700)
     program = f"""
-import os, stat, sys
+import os, stat, sys, tempfile
 folder = os.environ["{SCRATCH}"]
 open(folder + "/socket", "w").close()
+tempfile.mkstemp()
 print(oct(os.stat(folder).st_mode & 0o777), os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HOME"], file=sys.stderr)
 """
     async with launcher_of(str(run_folder)) as launcher:

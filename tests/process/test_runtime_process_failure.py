@@ -1,4 +1,4 @@
-"""Real engines that die, freeze and lie: exactly their requests fail, with everything known, and the stage comes back."""
+"""Real engines that die, freeze and lie: exactly their requests fail, with all details, and the stage comes back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ async def test_a_killed_engine_fails_its_requests_within_a_second_and_comes_back
 
 async def test_a_stopped_engine_is_found_within_hang_s():
     events = Events()
-    async with open_omni(pipeline(core("llm", output="text", tokens=100_000, deadlines=QUICK)), on_event=events) as omni:
+    async with open_omni(
+        pipeline(core("llm", output="text", tokens=100_000, deadlines=QUICK)), on_event=events
+    ) as omni:
         async with omni.generate("x", LONG) as stream:
             await anext(stream)
             pid = omni.pids()["llm/0"]

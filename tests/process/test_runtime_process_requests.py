@@ -86,11 +86,12 @@ async def test_leaving_is_the_abort(how):
 
 
 async def test_requests_with_one_id_run_apart():
-    async with open_omni(pipeline(core("llm", output="text"))) as omni:
+    async with open_omni(pipeline(core("llm", output="text", tokens=10_000, params={"max_tokens": 16}))) as omni:
         async with omni.generate("a", request_id="same") as one, omni.generate("b", request_id="same") as two:
             first, second = (await one.result()).text(), (await two.result()).text()
         assert (first, second) == (made_of("a", 16), made_of("b", 16))
-        async with omni.generate("a", LONG, request_id="same") as one, omni.generate("b", LONG, request_id="same") as two:
+        again = {"sampling": LONG, "request_id": "same"}
+        async with omni.generate("a", **again) as one, omni.generate("b", **again) as two:
             report = await omni.abort("same")
             assert len(report.terminals) == 2
             assert one.terminal is not two.terminal

@@ -44,7 +44,9 @@ def _start_engines(llms: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:
     from vllm.v1.engine.utils import EngineZmqAddresses, launch_core_engines
     from vllm.v1.executor import Executor
 
-    context, managers, sockets = zmq.Context.instance(), [], []
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
+    managers: list[Any] = []
+    sockets: list[Any] = []
     with ExitStack() as starting:  # leaving it waits until each of them is ready
         for arguments in llms:
             config = AsyncEngineArgs(**arguments).create_engine_config()

@@ -29,12 +29,12 @@ from ._proc import Watched, descendants
 if TYPE_CHECKING:
     from omni_actors.cli._bench import BenchOptions
 
-__all__ = ["Cycle", "Host", "Side", "open_host", "pairs", "take"]
+__all__ = ["READY_S", "Cycle", "Host", "Side", "open_host", "pairs", "take"]
 
 Side = Literal["ours", "reference"]
 
 _HERE = Path(__file__).parent
-_READY_S = 300.0
+READY_S = 300.0
 _CLOSED_S = 60.0
 _END_S = 30.0
 
@@ -97,12 +97,12 @@ class Host:
 
 
 @asynccontextmanager
-async def open_host(side: Side) -> AsyncIterator[Host]:
+async def open_host(side: Side, pipeline: str = PIPELINE) -> AsyncIterator[Host]:
     """A host for the length of the block; what still lives of it at the end is killed."""
     with tempfile.TemporaryFile() as errors, tempfile.TemporaryDirectory(prefix="omni-bench-") as folder:
         began_at = trio.current_time()
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-P", *_program(side)],
+            [sys.executable, "-P", *_program(side, pipeline)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -130,8 +130,8 @@ async def _end(host: Host) -> None:
     await host.process.wait()
 
 
-def _program(side: Side) -> list[str]:
-    return [str(_HERE / "_opened.py"), PIPELINE] if side == "ours" else [str(_HERE / "_bare.py")]
+def _program(side: Side, pipeline: str) -> list[str]:
+    return [str(_HERE / "_opened.py"), pipeline] if side == "ours" else [str(_HERE / "_bare.py")]
 
 
 def _environment(side: Side, folder: str) -> dict[str, str]:
@@ -161,7 +161,7 @@ def _bare_job() -> dict[str, Any]:
 async def take(side: Side) -> Cycle:
     """One start and one stop."""
     async with open_host(side) as host:
-        ready = await host.hear("ready", _READY_S)
+        ready = await host.hear("ready", READY_S)
         start_s = trio.current_time() - host.began_at
         below = Watched(descendants(host.pid))
         try:

@@ -1,8 +1,8 @@
 """Our side of ``startup`` and ``shutdown``: a program that opens a pipeline and closes it again, as it is told.
 
 Run in a process of its own. Each line of stdin is one command: ``open`` (answered by ``ready {json}``), ``close``
-(``closed {json}``), ``count`` (``counted {json}``: its descriptors and threads). The end of stdin ends it. The pipeline is
-opened through ``open_omni`` and nothing else.
+(``closed {json}``), ``count`` (``counted {json}``: its descriptors and threads). The end of stdin ends it. The pipeline
+is opened through ``open_omni`` and nothing else.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
-import statistics
 import sys
 import tempfile
 from contextlib import asynccontextmanager
@@ -25,7 +24,7 @@ from omni_actors.cli._exit import Missing
 from omni_actors.cli.benches._work import Job, Round
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping
 
 __all__ = ["Measured", "Pair", "measure", "open_pair", "require_engines"]
 
@@ -175,23 +174,3 @@ def _speeds(found: Mapping[int, Measured]) -> str:
         f" req/s at {concurrent}"
         for concurrent, m in found.items()
     )
-
-
-def requests_per_s(one: Round) -> float:
-    """Requests finished per second."""
-    return len(one.answers) / one.wall_s
-
-
-def ttft_ms(one: Round) -> float:
-    """The median time to the first output of the last stage, milliseconds."""
-    return 1000 * statistics.median(answer.first_s for answer in one.answers)
-
-
-def e2e_ms(one: Round) -> float:
-    """The median time to the end, milliseconds."""
-    return 1000 * statistics.median(answer.total_s for answer in one.answers)
-
-
-def cpu_us(one: Round) -> float:
-    """The host side's process time per request, microseconds."""
-    return 1e6 * one.cpu_s / len(one.answers)

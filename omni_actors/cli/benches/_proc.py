@@ -13,7 +13,17 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Watched", "cpu_s", "descendants", "is_tracker", "own_shm", "shm_left", "shm_names", "switches"]
+__all__ = [
+    "Watched",
+    "cpu_s",
+    "descendants",
+    "is_tracker",
+    "own_shm",
+    "run_folders",
+    "shm_names",
+    "shm_strays",
+    "switches",
+]
 
 _SHM = Path("/dev/shm")
 
@@ -97,6 +107,17 @@ def switches(pids: Iterable[int]) -> int:
     return total
 
 
+def run_folders(pid: int) -> set[str]:
+    """The run folders that this process owns: it holds the lock in each."""
+    found = set()
+    for fd in Path("/proc", str(pid), "fd").glob("*"):
+        with suppress(OSError):
+            lock = fd.readlink()
+            if lock.name == "lock" and lock.parent.name.startswith("omni-"):
+                found.add(str(lock.parent))
+    return found
+
+
 def shm_names() -> set[str]:
     """What is in /dev/shm now."""
     return set(os.listdir(_SHM)) if _SHM.is_dir() else set()
@@ -114,9 +135,7 @@ def own_shm(pids: Iterable[int]) -> set[str]:
     return names & shm_names()
 
 
-def shm_left(before: set[str], own: set[str]) -> set[str]:
-    """What a run has left there: names that it used, and new ones that no living process uses."""
-    now = shm_names()
-    fresh = now - before - own
-    used = own_shm(int(name) for name in os.listdir("/proc") if name.isdigit()) if fresh else set()
-    return (now & own) | (fresh - used)
+def shm_strays(before: set[str], own: set[str]) -> set[str]:
+    """New names there that no living process uses and that were not seen in use: somebody's leftovers, maybe ours."""
+    fresh = shm_names() - before - own
+    return fresh - own_shm(int(name) for name in os.listdir("/proc") if name.isdigit()) if fresh else set()

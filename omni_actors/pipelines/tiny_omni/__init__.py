@@ -6,9 +6,10 @@
                            │ sentence by sentence
                            └─ speak ─► talker ─ voice ─► vocoder ──► audio
 
-The thinker (a 0.5 M parameter Qwen3) answers in text; each finished sentence goes to the talker (another) as word
-ids, which come back as phoneme ids; the vocoder makes them sound. The functions here are pure and take microseconds.
-This module imports no engine's library: it is loaded by the host.
+The thinker (a 0.5 M parameter Qwen3) answers letter by letter; each finished sentence goes to the talker (another) as
+words and comes back as pieces of up to five sounds; the vocoder makes them audible. The alphabets are chosen for
+that: a sentence is about 24 tokens to think but 8 to say, so the first one is heard while the next is being thought.
+The functions here are pure and take microseconds. This module imports no engine's library: it is loaded by the host.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from omni_actors._errors import InvalidRequest
 from omni_actors.config.specs import InputSpec, PipelineSpec, StageSpec
 
-from ._vocabulary import WEIGHTS, alphabet, vocabulary
+from ._vocabulary import WEIGHTS, alphabet
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +30,11 @@ __all__ = ["pipeline", "sentences", "speak", "think", "voice"]
 _HERE = "omni_actors.pipelines.tiny_omni"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
-_CONTEXT = 128
-"""Tokens that either model was made for: the longest question and its answer take 60."""
+_THINKER_CONTEXT, _TALKER_CONTEXT = 256, 128
+"""Tokens that each model was made for: the longest question takes 60 and its answer 120; a sentence takes 20."""
 
 _SMALL_ENGINE: Mapping[str, Any] = {
     "dtype": "float32",
-    "max_model_len": _CONTEXT,
     "max_num_seqs": 64,
     "enforce_eager": True,
     "kv_cache_memory_bytes": 64 << 20,
@@ -74,11 +74,11 @@ def _thinker() -> StageSpec:
         name="thinker",
         engine="vllm",
         model=str(WEIGHTS / "thinker"),
-        engine_args=_SMALL_ENGINE,
+        engine_args={**_SMALL_ENGINE, "max_model_len": _THINKER_CONTEXT},
         env=_SMALL_ENV,
         transform=f"{_HERE}:think",
         output="text",
-        params={"temperature": 0.0, "max_tokens": 64},
+        params={"temperature": 0.0, "max_tokens": 128},
     )
 
 
@@ -87,11 +87,11 @@ def _talker() -> StageSpec:
         name="talker",
         engine="vllm",
         model=str(WEIGHTS / "talker"),
-        engine_args={**_SMALL_ENGINE, "skip_tokenizer_init": True},
+        engine_args={**_SMALL_ENGINE, "max_model_len": _TALKER_CONTEXT, "skip_tokenizer_init": True},
         env=_SMALL_ENV,
         inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
         transform=f"{_HERE}:speak",
-        params={"temperature": 0.0, "max_tokens": 64},
+        params={"temperature": 0.0, "max_tokens": 32},
         fixed_params={"detokenize": False, "stop_token_ids": [alphabet().end_audio]},
     )
 
@@ -123,13 +123,12 @@ def think(upstream: Mapping[str, Upstream], request: Request) -> Any:
 
 
 def speak(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[int]]:
-    """One sentence as the talker's prompt: its words, then the mark after which phonemes follow."""
-    words = vocabulary().encode(upstream["thinker"].text)
-    return {"prompt_token_ids": [*words, alphabet().begin_audio]}
+    """One sentence as the talker's prompt: its words, then the mark after which sounds follow."""
+    return {"prompt_token_ids": alphabet().read(upstream["thinker"].text)}
 
 
 def voice(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[int]]:
-    """The talker's tokens in the vocoder's numbering, without its marks."""
+    """The talker's pieces, spelled out in the vocoder's phonemes."""
     return {"phonemes": alphabet().spoken(upstream["talker"].token_ids)}
 
 

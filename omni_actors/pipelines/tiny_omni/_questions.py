@@ -7,6 +7,7 @@ one sentence per part, in the order asked. Everything is drawn from a seeded gen
 from __future__ import annotations
 
 import random
+import re
 from typing import TYPE_CHECKING
 
 import attrs
@@ -27,9 +28,21 @@ BENCH_SEED = 20_260
 """The benchmark's seed. Training skips every many-part question whose parts, in order, the first 2,000 of it ask."""
 
 _OPENINGS = (
-    "What is {}?", "What is {}?", "How much is {}?", "{}?", "Tell me {}.", "Please tell me {}.", "Can you tell me {}?",
+    "What is {}?", "What is {}?", "What's {}?", "How much is {}?", "{}?", "Tell me {}.", "Calculate {}.",
+    "Can you tell me {}?", "Could you tell me what {} is?", "I would like to know {}.", "Hello, what is {}?",
 )  # fmt: skip
-_LAST_JOINS = (", and ", ", and ", " and ", ", and what is ", " and how much is ")
+_NEXT_OPENINGS = (
+    "What is {}?", "And what is {}?", "And {}?", "And how much is {}?", "How much is {}?", "Then what is {}?",
+    "And then {}?", "What's {}?", "Also, what is {}?",
+)  # fmt: skip
+_JOINS = (", ", ", and ", " and ", "; ", ", then ", " and then ")
+_LAST_JOINS = (
+    ", and ", ", and ", " and ", " and ", ", ", "; ", "; and ", ", and what is ", " and what is ",
+    ", and how much is ", " and how much is ", ", and then ", " and also ",
+)  # fmt: skip
+_POLITE = ("Please {}", "Please, {}", "{}, please", "{} please")
+_AS_DIGITS = {word: str(number) for number, word in enumerate(NUMBERS[:10])}
+_SUM = re.compile(rf"\b({'|'.join(NUMBERS[:10])}) (plus|minus) ({'|'.join(NUMBERS[:10])})\b", re.IGNORECASE)
 
 
 @attrs.frozen
@@ -86,27 +99,67 @@ _ALL = all_parts()
 
 
 def draw(rng: random.Random, parts: int | None = None) -> Question:
-    """One question of ``parts`` parts (default: one to four, evenly), in any of the phrasings."""
+    """One question of ``parts`` parts (default: one to four, evenly), as people phrase and type them."""
     count = parts or rng.randint(1, MAX_PARTS)
     asked = tuple(rng.choice(_ALL) for _ in range(count))
-    text = rng.choice(_OPENINGS).format(_join(rng, [part.words for part in asked]))
+    phrases = [part.words for part in asked]
+    text = _separately(rng, phrases) if rng.random() < 0.25 else rng.choice(_OPENINGS).format(_join(rng, phrases))
     text = text[0].upper() + text[1:]
-    return Question(asked, _casual(rng, text) if rng.random() < 0.2 else text)
+    if rng.random() < 0.2:
+        text = _politely(rng, text)
+    if rng.random() < 0.15:
+        text = _in_digits(rng, text)
+    return Question(asked, _casual(rng, text) if rng.random() < 0.3 else text)
+
+
+def _separately(rng: random.Random, phrases: list[str]) -> str:
+    """``What is two plus three? And what is nine minus four?``"""
+    first, *others = phrases
+    asked = [rng.choice(_OPENINGS).format(first), *(rng.choice(_NEXT_OPENINGS).format(other) for other in others)]
+    return " ".join(asked)
 
 
 def _join(rng: random.Random, phrases: list[str]) -> str:
+    """In one question: ``…, … and …``, or one join throughout, or whatever comes to mind."""
     *first, last = phrases
     if not first:
         return last
-    inner = rng.choice((", ", ", ", " and "))
-    return inner.join(first) + rng.choice(_LAST_JOINS) + last
+    style = rng.random()
+    inner = [rng.choice(_JOINS)] * len(first) if style < 0.7 else [rng.choice(_JOINS) for _ in first]
+    if style < 0.4:
+        inner[-1] = rng.choice(_LAST_JOINS)
+    return "".join(phrase + join for phrase, join in zip(first, inner, strict=True)) + last
+
+
+def _politely(rng: random.Random, text: str) -> str:
+    style = rng.choice(_POLITE)
+    if style.startswith("Please"):
+        return style.format(text[0].lower() + text[1:])
+    return style.format(text[:-1]) + text[-1]
+
+
+def _in_digits(rng: random.Random, text: str) -> str:
+    """``2 plus 3``, ``2 + 3`` or ``2+3``."""
+    plus, minus = rng.choice(((" plus ", " minus "), (" + ", " - "), ("+", "-")))
+    signs = {"plus": plus, "minus": minus}
+
+    def digits(found: re.Match[str]) -> str:
+        left, operator, right = found[0].lower().split()
+        return _AS_DIGITS[left] + signs[operator] + _AS_DIGITS[right]
+
+    return _SUM.sub(digits, text)
 
 
 def _casual(rng: random.Random, text: str) -> str:
-    """As people type: no capital, or no mark at the end, or neither."""
-    style = rng.randrange(3)
-    text = text[0].lower() + text[1:] if style != 0 else text
-    return text.rstrip("?.") if style != 1 else text
+    """As people type: no capital, no capitals, nothing but capitals, or no mark at the end."""
+    style = rng.randrange(5)
+    if style == 0:
+        return text[0].lower() + text[1:]
+    if style == 1:
+        return text.lower()
+    if style == 2:
+        return text.upper()
+    return text.rstrip("?.").lower() if style == 3 else text.rstrip("?.")
 
 
 def questions(n: int, seed: int, parts: int | None = None) -> list[Question]:

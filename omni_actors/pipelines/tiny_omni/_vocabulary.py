@@ -1,8 +1,8 @@
-"""Words to token ids without a tokenizer library: the host's half of the talker's prompt.
+"""What the host knows of the two models' tokens, without a tokenizer library.
 
-The thinker's tokenizer splits text into words that carry the space before them (``▁plus``) and punctuation marks,
-and looks each up. That much is eight lines, so the host process need not import transformers for it. A test holds
-the two together. The vocabulary is read once, from the files that ship with the weights.
+The thinker writes an answer letter by letter. The talker reads the words of one sentence and writes *pieces*: runs of
+up to five sounds inside one word (``plus`` is one piece, ``fifteen`` two). The tables of both ship with the weights and
+are read once; looking up a word and spelling out a piece are a few lines, so the host need not import transformers.
 """
 
 from __future__ import annotations
@@ -15,53 +15,60 @@ from pathlib import Path
 
 import attrs
 
-__all__ = ["WEIGHTS", "Alphabet", "Vocabulary", "alphabet", "vocabulary"]
+__all__ = ["UNKNOWN", "WEIGHTS", "Alphabet", "Vocabulary", "alphabet", "vocabulary", "words_of"]
 
 WEIGHTS = Path(__file__).parent / "weights"
 
-_PIECE = re.compile(r" ?[^\W_]+|[^\w\s]")
-_SPACE = "▁"
 UNKNOWN = "<unk>"
+_WORD = re.compile(r"[^\W_]+|[^\w\s]")
 
 
-def pieces(text: str) -> list[str]:
-    """``"Two is two."`` → ``["Two", "▁is", "▁two", "."]``."""
-    return [piece.replace(" ", _SPACE) for piece in _PIECE.findall(" ".join(text.split()))]
+def words_of(sentence: str) -> list[str]:
+    """``"Two is two."`` → ``["two", "is", "two", "."]``."""
+    return _WORD.findall(sentence.lower())
 
 
 @attrs.frozen
 class Vocabulary:
-    """The thinker's words. Unknown ones become ``<unk>``, as in its tokenizer."""
+    """The thinker's tokens: the words of questions and the letters of answers."""
 
     ids: Mapping[str, int]
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text without special tokens; the same ones that the thinker's tokenizer gives."""
+    def encode(self, answer: str) -> list[int]:
+        """An answer as the thinker writes it, a token for each letter; a letter that no answer has is ``<unk>``."""
         unknown = self.ids[UNKNOWN]
-        return [self.ids.get(piece, unknown) for piece in pieces(text)]
+        return [self.ids.get(letter, unknown) for letter in answer.replace(" ", "▁")]
 
 
 @attrs.frozen(kw_only=True)
 class Alphabet:
-    """How the talker's tokens are laid out: words first, then phonemes from ``offset`` on, then two marks.
+    """How the talker's tokens are laid out: ``words``, then ``pieces`` from ``offset`` on, then two marks.
 
-    ``begin_audio`` ends the prompt, ``end_audio`` ends the output.
+    ``begin_audio`` ends the prompt. ``end_audio`` ends the output, and is the full stop: it sounds like ``closing``.
     """
 
+    words: Mapping[str, int]
+    pieces: Sequence[Sequence[int]]
+    closing: Sequence[int]
     offset: int
-    phonemes: int
     begin_audio: int
     end_audio: int
 
+    def read(self, sentence: str) -> list[int]:
+        """The talker's prompt for one sentence. A word that it does not know becomes ``<unk>``."""
+        unknown = self.words[UNKNOWN]
+        return [*(self.words.get(word, unknown) for word in words_of(sentence)), self.begin_audio]
+
     def spoken(self, token_ids: Sequence[int]) -> list[int]:
-        """The phoneme ids among the talker's output, in the vocoder's own numbering."""
-        return [token - self.offset for token in token_ids if 0 <= token - self.offset < self.phonemes]
+        """The phoneme ids that the talker's output stands for, in the vocoder's numbering, with the closing ones."""
+        chosen = [token - self.offset for token in token_ids if 0 <= token - self.offset < len(self.pieces)]
+        return [phoneme for piece in chosen for phoneme in self.pieces[piece]] + list(self.closing)
 
 
 @functools.cache
 def vocabulary() -> Vocabulary:
     """The shipped thinker's vocabulary."""
-    return Vocabulary(json.loads((WEIGHTS / "thinker" / "vocabulary.json").read_text()))
+    return Vocabulary(json.loads((WEIGHTS / "thinker" / "tokenizer.json").read_text())["model"]["vocab"])
 
 
 @functools.cache

@@ -21,7 +21,7 @@ from omni_actors.wire import omni as wire
 from omni_actors.wire.omni import LeaseState, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from omni_actors.stages._interface import Emit, Work
     from omni_actors.transport import Message, Transport
@@ -65,13 +65,17 @@ class StageDiffusionClient:
         """``address`` and ``identity``, for the child's DEALER."""
         return {"address": self._socket.address, "identity": self._identity.decode()}
 
-    async def handshake(self) -> None:
-        """Return when the engine has said Ready. Raises ProtocolError; has no deadline of its own (the caller's)."""
+    async def handshake(self, frontend_made: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint) -> None:
+        """Return when the engine has said Ready and ``frontend_made`` has returned. Raises ProtocolError.
+
+        Has no deadline of its own: the caller has one.
+        """
         while not self._serving:
             messages = await self._socket.receive()
             self._unread += messages
             while self._unread and not self._serving:
                 self._hear(self._unread.pop(0))
+        await frontend_made()
 
     async def serve(self, emit: Emit) -> None:
         """Receive, decode, emit, until cancelled. Raises ProtocolError, after emitting what came before it."""

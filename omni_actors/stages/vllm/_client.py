@@ -86,8 +86,11 @@ class StageEngineCoreClient:
         assert self._conversation is not None, "used before its handshake was done"
         return self._conversation
 
-    async def handshake(self) -> None:
-        """Wait for the engine, however long it loads (the caller has the deadline). Raises ProtocolError."""
+    async def handshake(self, frontend_made: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint) -> None:
+        """Wait for the engine, however long it loads (the caller has the deadline), and then for the front-end.
+
+        Raises ProtocolError.
+        """
         machine = self._machine()
 
         async def handshake_socket() -> None:
@@ -111,6 +114,7 @@ class StageEngineCoreClient:
         if failures:
             raise failures[0]
         self._handshake_socket.close()
+        await frontend_made()
         self._begin(machine)
 
     def _machine(self) -> Handshake:

@@ -1,0 +1,64 @@
+"""Pairs of rounds to metrics: what a round measures, and ratios under the names of BENCH.md (``rps_ratio_8``)."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from omni_actors.cli._bench import BenchResult
+from omni_actors.cli.benches._ratio import few_pairs_note, pair_ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from omni_actors.cli._bench import Bound
+    from omni_actors.cli.benches._pairs import Measured
+    from omni_actors.cli.benches._work import Round
+
+__all__ = ["compared"]
+
+
+def _requests_per_s(one: Round) -> float:
+    return len(one.answers) / one.wall_s
+
+
+def _ttft_ms(one: Round) -> float:
+    return 1000 * statistics.median(answer.first_s for answer in one.answers)
+
+
+def _e2e_ms(one: Round) -> float:
+    return 1000 * statistics.median(answer.total_s for answer in one.answers)
+
+
+def _cpu_us(one: Round) -> float:
+    return 1e6 * one.cpu_s / len(one.answers)
+
+
+_MEASURES: Mapping[str, tuple[str, Callable[[Round], float]]] = {
+    "rps": ("req_per_s", _requests_per_s),
+    "ttft": ("ttft_ms", _ttft_ms),
+    "e2e": ("e2e_ms", _e2e_ms),
+    "cpu": ("cpu_us_per_req", _cpu_us),
+}
+
+
+def compared(found: Mapping[int, Measured], bounds: Mapping[str, Bound | None], notes: tuple[str, ...]) -> BenchResult:
+    """One ratio per name in ``bounds`` (``MEASURE_ratio_CONCURRENCY``); both sides' medians beside it."""
+    metrics: dict[str, float] = {}
+    samples: dict[str, list[float]] = {}
+    for name in bounds:
+        measure, _, concurrent = name.split("_")
+        unit, of = _MEASURES[measure]
+        ours, reference = found[int(concurrent)].values(of)
+        metrics |= pair_ratio(ours, reference).metrics(name)
+        samples[name] = [mine / other for mine, other in zip(ours, reference, strict=True)]
+        for whose, values in (("ours", ours), ("reference", reference)):
+            samples[f"{unit}_{concurrent}_{whose}"] = values
+            metrics[f"{unit}_{concurrent}_{whose}"] = statistics.median(values)
+    pairs = min(len(measured.ours) for measured in found.values())
+    return BenchResult(
+        metrics=metrics,
+        samples=samples,
+        notes=(*notes, *few_pairs_note(pairs)),
+        bounds={name: bound for name, bound in bounds.items() if bound is not None},
+    )
