@@ -50,7 +50,7 @@ bench: setup
 	@for name in engine chain idle abort startup shutdown demo; do $(BIN)/omni-actors bench $$name || exit $$?; done
 
 train: setup
-	$(BIN)/python -m training.train_tiny_omni
+	$(BIN)/python training/train_tiny_omni.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -133,7 +133,7 @@ def interrupted(tmp_path: Path, *, tokens: int, drain_s: float):
 def test_sigint_once_drains(run_base, watch, tmp_path):
     with interrupted(tmp_path, tokens=150, drain_s=60) as process:
         assert process.stdout is not None
-        begin = process.stdout.read(1)
+        begin = os.read(process.stdout.fileno(), 1).decode()  # not its buffer's: communicate passes that by
         engines = watch(*descendants(process.pid))
         process.send_signal(signal.SIGINT)
         rest, said = process.communicate(timeout=30)
@@ -146,7 +146,7 @@ def test_sigint_twice_ends_it_now(run_base, watch, tmp_path):
     with interrupted(tmp_path, tokens=100_000, drain_s=60) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.read(1)
+        os.read(process.stdout.fileno(), 1)
         engines = watch(*descendants(process.pid))
         process.send_signal(signal.SIGINT)
         while "interrupted" not in (line := process.stderr.readline()):
