@@ -5,16 +5,19 @@ Keyword arguments that are not ``StageSpec``'s are the fake's behaviour (``FakeC
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import trio
 
 from omni_actors.config import Deadlines, InputSpec, PipelineSpec, StageSpec
+from omni_actors.runtime import OmniRuntime, open_omni
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import AsyncIterator, Mapping
 
-__all__ = ["SHORT", "core", "omni_stage", "pipeline", "speech"]
+__all__ = ["SHORT", "core", "omni_stage", "open_in_time", "pipeline", "speech"]
 
 SHORT = Deadlines(start_s=20, placement_s=5, edge_s=30, silence_s=1, hang_s=4, stop_s=3, kill_s=1, stable_s=60)
 
@@ -64,3 +67,11 @@ def speech(
         ),
         **more,
     )
+
+
+@asynccontextmanager
+async def open_in_time(spec: PipelineSpec, *, within_s: float = 90, **how: Any) -> AsyncIterator[OmniRuntime]:
+    """``open_omni`` for tests on a real clock: what hangs raises ``trio.TooSlowError``, long before anybody wonders."""
+    with trio.fail_after(within_s):
+        async with open_omni(spec, **how) as omni:
+            yield omni

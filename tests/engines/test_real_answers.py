@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from omni_actors import InvalidRequest, Kind
 from omni_actors.pipelines.tiny_omni._questions import questions
@@ -57,12 +58,19 @@ def test_sound_alone_has_no_text(engines):
     assert {output.modality for output in outputs} == {"audio"}
 
 
-def test_n_choices(engines):
-    sampling = {"n": 3, "temperature": 1.5, "seed": 5, "max_tokens": 20, "ignore_eos": True}
-    outputs, terminal = engines.run(lambda omni: answer(omni, QUESTION, sampling, **TEXT))
+def test_n_choices_are_those_of_n_seeds(engines):
+    sampling = {"temperature": 2.0, "max_tokens": 30, "ignore_eos": True}
+    gibberish = {"prompt_token_ids": [7, 3, 9]}  # of a real question these models are too sure to say two things
+
+    async def ask(omni):
+        outputs, terminal = await answer(omni, gibberish, {**sampling, "n": 3, "seed": 5}, **TEXT)
+        alone = [await text(omni, gibberish, {**sampling, "seed": seed}) for seed in (5, 6, 7)]
+        return outputs, terminal, alone
+
+    outputs, terminal, alone = engines.run(ask)
     said = ["".join(output.text for output in outputs if output.index == index) for index in range(3)]
-    assert said == [terminal.text(index=index) for index in range(3)]
-    assert [len(terminal.token_ids("thinker", index)) for index in range(3)] == [20, 20, 20]
+    assert said == [terminal.text(index=index) for index in range(3)] == alone
+    assert [len(terminal.token_ids("thinker", index)) for index in range(3)] == [30, 30, 30]
     assert len(set(said)) > 1
 
 
@@ -98,15 +106,14 @@ def test_sampling_params_objects_mappings_and_one_per_stage_say_the_same(engines
 
 
 def test_a_caller_does_not_talk_the_talker_out_of_its_end_mark(engines):
-    async def ask(omni):
-        for talker in ({"max_tokens": 64, "stop_token_ids": []}, {"temperature": 0.0}):
-            _, terminal = await answer(omni, "What is one plus one?", {"talker": talker})
-            yield_tokens.append(terminal.token_ids("talker"))
+    async def ask(omni) -> list[list[int]]:
+        changes = ({"max_tokens": 64, "stop_token_ids": []}, {"temperature": 0.0})
+        ends = [await answer(omni, "What is one plus one?", {"talker": change}) for change in changes]
+        return [terminal.token_ids("talker") for _, terminal in ends]
 
-    yield_tokens: list[list[int]] = []
-    engines.run(ask)
-    assert yield_tokens[0] == yield_tokens[1]
-    assert len(yield_tokens[0]) < 64
+    first, second = engines.run(ask)
+    assert first == second
+    assert 0 < len(first) < 64
 
 
 def test_priority_is_accepted(engines):
@@ -153,8 +160,6 @@ def test_bad_input_names_the_stage_and_leaves_nothing(engines, prompt, sampling)
 
 
 def test_many_at_once_are_right_each(engines):
-    import trio
-
     asked = questions(32, seed=11, parts=2)
     said: dict[int, str] = {}
 

@@ -3,12 +3,11 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import trio
 
 from omni_actors.testing.os_state import Watch, children
 
@@ -38,10 +37,3 @@ def run_base(monkeypatch) -> Iterator[Path]:
         assert children(os.getpid()) == before
     finally:
         shutil.rmtree(base, ignore_errors=True)
-
-
-@pytest.fixture
-async def in_time() -> AsyncIterator[None]:
-    """Fails what hangs, long before anybody wonders."""
-    with trio.fail_after(90):
-        yield

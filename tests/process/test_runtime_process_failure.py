@@ -9,10 +9,10 @@ import attrs
 import pytest
 import trio
 
-from omni_actors import Kind, StageFailed, open_omni
-from omni_actors.testing.rigs import SHORT, core, pipeline, speech
+from omni_actors import Kind, StageFailed
+from omni_actors.testing.rigs import SHORT, core, open_in_time, pipeline, speech
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("run_base", "in_time")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("run_base")]
 
 QUICK = attrs.evolve(SHORT, silence_s=0.3, hang_s=1.5, backoff_first_s=0.05)
 LONG = {"max_tokens": 100_000}
@@ -46,7 +46,7 @@ class Events:
 async def test_a_killed_engine_fails_its_requests_within_a_second_and_comes_back():
     llm = core("llm", output="text", tokens=100_000, stderr="loading the weights", deadlines=QUICK)
     events = Events()
-    async with open_omni(pipeline(llm), on_event=events) as omni:
+    async with open_in_time(pipeline(llm), on_event=events) as omni:
         async with omni.generate("x", LONG, request_id="mine") as stream:
             await anext(stream)
             pid = omni.pids()["llm/0"]
@@ -69,7 +69,7 @@ async def test_a_killed_engine_fails_its_requests_within_a_second_and_comes_back
 
 async def test_a_stopped_engine_is_found_within_hang_s():
     events = Events()
-    async with open_omni(
+    async with open_in_time(
         pipeline(core("llm", output="text", tokens=100_000, deadlines=QUICK)), on_event=events
     ) as omni:
         async with omni.generate("x", LONG) as stream:
@@ -88,7 +88,7 @@ async def test_a_stopped_engine_is_found_within_hang_s():
 
 async def test_a_long_step_and_an_idle_engine_are_no_hangs():
     slow = core("llm", output="text", token_s=1.0, deadlines=QUICK)
-    async with open_omni(pipeline(slow, omni_beside(chunk_s=1.0))) as omni:
+    async with open_in_time(pipeline(slow, omni_beside(chunk_s=1.0))) as omni:
         pids = omni.pids()
         async with omni.generate("x", {"max_tokens": 2}) as stream:
             assert (await stream.result()).kind is Kind.FINISHED
@@ -111,7 +111,7 @@ def omni_beside(**behaviour):
 async def test_three_detectors_one_verdict(death, verdict, words):
     events = Events()
     llm = core("llm", output="text", tokens=1000, die_at=4, death=death, deadlines=QUICK)
-    async with open_omni(pipeline(llm), on_event=events) as omni:
+    async with open_in_time(pipeline(llm), on_event=events) as omni:
         async with omni.generate("x", LONG) as stream:
             error = await failure(stream)
         assert (error.verdict, error.generation) == (verdict, 1)
@@ -126,7 +126,7 @@ async def test_three_detectors_one_verdict(death, verdict, words):
 )
 async def test_the_same_on_the_omni_wire(death, verdict):
     events = Events()
-    async with open_omni(speech(vocoder={**death, "deadlines": QUICK}), on_event=events) as omni:
+    async with open_in_time(speech(vocoder={**death, "deadlines": QUICK}), on_event=events) as omni:
         async with omni.generate("x", request_id="heard") as heard, omni.generate("y", modalities=["text"]) as read:
             error = await failure(heard)
             assert (await read.result()).kind is Kind.FINISHED
@@ -140,7 +140,7 @@ async def test_the_same_on_the_omni_wire(death, verdict):
 @pytest.mark.parametrize("replicas", [1, 2])
 async def test_c15_the_last_stage_dies_under_load(replicas):
     vocoder = {"chunks": 40, "chunk_s": 0.05, "replicas": replicas, "deadlines": QUICK}
-    async with open_omni(speech(thinker={"max_running": 4}, vocoder=vocoder)) as omni:
+    async with open_in_time(speech(thinker={"max_running": 4}, vocoder=vocoder)) as omni:
         outcomes: dict[str, object] = {}
         first_sound = trio.Event()
 
@@ -180,7 +180,7 @@ async def test_c15_the_last_stage_dies_under_load(replicas):
 async def test_an_engine_that_ignores_sigterm_is_killed_at_stop_s():
     deadlines = attrs.evolve(QUICK, stop_s=0.5)
     stubborn = core("llm", output="text", ignore_sigterm=True, deadlines=deadlines)
-    async with open_omni(pipeline(stubborn)) as omni:
+    async with open_in_time(pipeline(stubborn)) as omni:
         begun = trio.current_time()
         report = await omni.shutdown()
         took = trio.current_time() - begun
@@ -190,7 +190,7 @@ async def test_an_engine_that_ignores_sigterm_is_killed_at_stop_s():
 
 async def test_a_stopped_engine_does_not_hold_up_the_shutdown():
     deadlines = attrs.evolve(QUICK, stop_s=0.5)
-    async with open_omni(speech(talker={"deadlines": deadlines})) as omni:
+    async with open_in_time(speech(talker={"deadlines": deadlines})) as omni:
         os.kill(omni.pids()["talker/0"], signal.SIGSTOP)
         report = await omni.shutdown()
     assert report.killed == ("talker/0",)

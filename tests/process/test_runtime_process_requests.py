@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import trio
 
-from omni_actors import InvalidRequest, Kind, RequestTimeout, open_omni
+from omni_actors import InvalidRequest, Kind, RequestTimeout
 from omni_actors.testing import FakeCoreBehaviour, fake_tokens
-from omni_actors.testing.rigs import core, pipeline, speech
+from omni_actors.testing.rigs import core, open_in_time, pipeline, speech
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("run_base", "in_time")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("run_base")]
 
 LONG = {"max_tokens": 10_000}
 AT_WORK = {
@@ -34,7 +34,7 @@ async def nothing_is_at_work(omni) -> bool:
 
 
 async def test_text_streams_and_sound_follows():
-    async with open_omni(speech(thinker={"tokens": 12})) as omni:
+    async with open_in_time(speech(thinker={"tokens": 12})) as omni:
         async with omni.generate("hello", request_id="mine") as stream:
             outputs = await read(stream)
         async with omni.generate("hello", modalities=["text"]) as stream:
@@ -51,7 +51,7 @@ async def test_text_streams_and_sound_follows():
 @pytest.mark.parametrize("busy_stage", ["thinker", "talker", "vocoder"])
 async def test_an_abort_is_finished_when_it_returns(busy_stage):
     busy = {busy_stage: {"chunks": 10_000} if busy_stage == "vocoder" else {"tokens": 10_000, "params": LONG}}
-    async with open_omni(speech(**busy)) as omni:
+    async with open_in_time(speech(**busy)) as omni:
         async with omni.generate("x", request_id="r") as stream:
             async for output in stream:
                 if AT_WORK[busy_stage](output):
@@ -69,7 +69,7 @@ async def test_an_abort_is_finished_when_it_returns(busy_stage):
 
 @pytest.mark.parametrize("how", ["break", "cancel", "timeout"])
 async def test_leaving_is_the_abort(how):
-    async with open_omni(speech(thinker={"tokens": 10_000, "params": LONG})) as omni:
+    async with open_in_time(speech(thinker={"tokens": 10_000, "params": LONG})) as omni:
         with trio.CancelScope() as scope:
             try:
                 async with omni.generate("x", timeout_s=0.3 if how == "timeout" else None) as stream:
@@ -86,7 +86,7 @@ async def test_leaving_is_the_abort(how):
 
 
 async def test_requests_with_one_id_run_apart():
-    async with open_omni(pipeline(core("llm", output="text", tokens=10_000, params={"max_tokens": 16}))) as omni:
+    async with open_in_time(pipeline(core("llm", output="text", tokens=10_000, params={"max_tokens": 16}))) as omni:
         async with omni.generate("a", request_id="same") as one, omni.generate("b", request_id="same") as two:
             first, second = (await one.result()).text(), (await two.result()).text()
         assert (first, second) == (made_of("a", 16), made_of("b", 16))
@@ -99,7 +99,7 @@ async def test_requests_with_one_id_run_apart():
 
 
 async def test_a_hundred_requests_at_once_each_get_their_own():
-    async with open_omni(speech(thinker={"max_running": 16}, vocoder={"chunk_s": 0.001})) as omni:
+    async with open_in_time(speech(thinker={"max_running": 16}, vocoder={"chunk_s": 0.001})) as omni:
         texts = {}
 
         async def one(number: int) -> None:
@@ -115,7 +115,7 @@ async def test_a_hundred_requests_at_once_each_get_their_own():
 
 
 async def test_bad_input_reaches_no_engine():
-    async with open_omni(speech()) as omni:
+    async with open_in_time(speech()) as omni:
         for prompt, options in (("", {}), (5, {}), ("x" * 5000, {}), ("x", {"modalities": ["video"]})):
             with pytest.raises(InvalidRequest):
                 async with omni.generate(prompt, **options):
@@ -125,7 +125,7 @@ async def test_bad_input_reaches_no_engine():
 
 
 async def test_two_runtimes_in_one_process(run_base):
-    async with open_omni(speech()) as one, open_omni(speech()) as two:
+    async with open_in_time(speech()) as one, open_in_time(speech()) as two:
         assert len(list(run_base.iterdir())) == 2
         assert set(one.pids().values()).isdisjoint(two.pids().values())
         await one.shutdown()

@@ -125,7 +125,7 @@ async def test_a_bug_in_the_runtime_cancels_the_body_and_leaves_as_one_error(wor
     assert world.launcher.processes == []
 
 
-async def test_cancel_at_every_step(world):
+async def test_cancel_at_every_step(world, autojump_clock):
     """I24: wherever the cancellation falls, start-up included, no engine is left and the clock is bounded."""
 
     async def scenario() -> None:

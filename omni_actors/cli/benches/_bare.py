@@ -10,11 +10,12 @@ the parent, no tokenizer, no client. The generators (no engine of vLLM's) are pl
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TextIO
 
 __all__: list[str] = []
 
@@ -23,18 +24,26 @@ _GENERATOR = "generator"
 
 def main() -> None:
     """Start, say so, wait for a line, stop, say so."""
+    channel = own_channel()
     job = json.loads(sys.stdin.readline())
     generators = [_start_generator(**one) for one in job["generators"]]
     managers, sockets = _start_engines(job["llms"])
     for process in generators:
         assert process.stdout is not None
         process.stdout.readline()
-    print("ready {}", flush=True)
+    channel.write("ready {}\n")
     sys.stdin.readline()
     _stop(managers, generators)
     for socket in sockets:
         socket.close(linger=0)
-    print("closed {}", flush=True)
+    channel.write("closed {}\n")
+
+
+def own_channel() -> TextIO:
+    """What is our stdout now, line by line; whoever writes to stdout from here on, engines too, writes to stderr."""
+    channel = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    return channel
 
 
 def _start_engines(llms: list[dict[str, Any]]) -> tuple[list[Any], list[Any]]:

@@ -10,32 +10,37 @@ from __future__ import annotations
 import json
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import trio
 
+from omni_actors.cli.benches._work import own_channel
 from omni_actors.runtime import OmniRuntime, open_omni
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from omni_actors.stages import StageEvent
 
 __all__: list[str] = []
 
 
-async def main(pipeline: str) -> None:
+async def main(pipeline: str, channel: TextIO) -> None:
     """Obey until stdin ends; cancelled by nobody, killed by some."""
+
+    def say(word: str, value: dict[str, Any]) -> None:
+        channel.write(f"{word} {json.dumps(value)}\n")
+
     async with trio.lowlevel.FdStream(os.dup(0)) as stdin:
         commands = _commands(stdin)
         async for command in commands:
             if command == "open":
-                await _cycle(pipeline, commands)
+                await _cycle(pipeline, commands, say)
             elif command == "count":
-                _say("counted", _count())
+                say("counted", _count())
 
 
-async def _cycle(pipeline: str, commands: AsyncIterator[str]) -> None:
+async def _cycle(pipeline: str, commands: AsyncIterator[str], say: Callable[[str, dict[str, Any]], None]) -> None:
     began_at = trio.current_time()
     stages: dict[str, float] = {}
 
@@ -44,9 +49,9 @@ async def _cycle(pipeline: str, commands: AsyncIterator[str]) -> None:
             stages[event.stage] = trio.current_time() - began_at
 
     async with open_omni(pipeline, on_event=took) as omni:
-        _say("ready", {"pids": dict(omni.pids()), "stages": stages, "seconds": trio.current_time() - began_at})
+        say("ready", {"pids": dict(omni.pids()), "stages": stages, "seconds": trio.current_time() - began_at})
         await anext(commands)
-    _say("closed", _report(omni))
+    say("closed", _report(omni))
 
 
 def _report(omni: OmniRuntime) -> dict[str, Any]:
@@ -77,9 +82,5 @@ async def _commands(stdin: trio.lowlevel.FdStream) -> AsyncIterator[str]:
             yield line.decode()
 
 
-def _say(word: str, value: dict[str, Any]) -> None:
-    print(word, json.dumps(value), flush=True)
-
-
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1])
+    trio.run(main, sys.argv[1], own_channel())

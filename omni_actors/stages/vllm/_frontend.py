@@ -51,6 +51,8 @@ class VllmFrontend:
     def __init__(self, spec: StageSpec) -> None:
         self._stage = spec.name
         with _environ_kept(), _config_errors(spec):
+            # vLLM sets its logging up when it is first imported, to stdout unless told: that belongs to our user.
+            os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
             from vllm import AsyncEngineArgs
             from vllm.renderers import renderer_from_config
             from vllm.v1.engine.input_processor import InputProcessor
