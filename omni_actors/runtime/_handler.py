@@ -353,7 +353,7 @@ class RequestHandler:
         return settled
 
     def _log(self, terminal: Terminal) -> None:
-        """A request's end, with the fields to filter by. Never its prompt; a stage's death is logged once, elsewhere."""
+        """A request's end, with the fields to filter by. Never its prompt; a stage's death is logged elsewhere."""
         level = logging.INFO if terminal.kind in (Kind.FAILED, Kind.TIMED_OUT) else logging.DEBUG
         if logger.isEnabledFor(level):
             why = (terminal.reason or "").partition("\n")[0]

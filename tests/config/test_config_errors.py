@@ -54,7 +54,8 @@ MISTAKES = {
         17, "$.stages.vocoder.inputs[1].mode", "mode 'segments' into a stage with several inputs", "mode: whole",
     ),
     "chunks": Mistake(
-        "inputs: [{stage: talker, mode: segments, split: pkg.text:sentences}]", "inputs: [{stage: talker, mode: chunks}]",
+        "inputs: [{stage: talker, mode: segments, split: pkg.text:sentences}]",
+        "inputs: [{stage: talker, mode: chunks}]",
         17, "$.stages.vocoder.inputs[0].mode", "mode 'chunks' is not supported yet", "mode: segments",
     ),
     "typo key": Mistake(
