@@ -1,5 +1,6 @@
 """A pipeline of your own: two Python classes, each in its own process, with sentences going from one to the other."""
 
+import time
 from collections.abc import Iterator
 
 import trio
@@ -13,6 +14,7 @@ class Poet:
 
     def start(self, item: Item) -> Iterator[Chunk]:
         for word in f"{item.prompt} is a word. So is this one. And that is all.".split():
+            time.sleep(0.05)  # thinking
             yield Chunk(meta={"text": f"{word} "})
 
 
@@ -23,14 +25,12 @@ class Shouter:
         yield Chunk(meta={"text": item.prompt.upper() + "! "})
 
 
-def sentences(text: str, finished: bool) -> tuple[list[str], str]:
-    """Split what is there: the complete sentences, and the rest to keep."""
+def sentences(text: str, finished: bool) -> tuple[list[str], str]:  # the complete ones, and the rest to keep
     *complete, rest = text.split(". ")
-    return ([*complete, rest] if finished and rest.strip() else complete), ("" if finished else rest)
+    return (complete, "") if finished else (complete, rest)
 
 
-def shout(upstream, request):
-    """The transform: the producer's sentence becomes the consumer's prompt."""
+def shout(upstream, request):  # the transform: the producer's sentence becomes the consumer's prompt
     return upstream["poet"].text
 
 

@@ -44,12 +44,16 @@ class Node:
 
 @attrs.frozen(kw_only=True)
 class Plan:
-    """One request's sub-graph, in topological order. Shared by all requests that ask for the same modalities."""
+    """One request's sub-graph, in topological order. Shared by all requests that ask for the same modalities.
+
+    ``direct``: the stages that the user alone listens to; every output of theirs goes straight on.
+    """
 
     order: tuple[Node, ...]
     finals: frozenset[str]
     consumers: Mapping[str, tuple[tuple[Node, Edge], ...]]
     partitioned: frozenset[str]
+    direct: frozenset[str]
     index: Mapping[str, int]
 
     @property
@@ -108,6 +112,7 @@ class Graph:
             finals=finals,
             consumers={name: tuple(found) for name, found in consumers.items()},
             partitioned=self._partitioned & needed,
+            direct=frozenset(name for name in finals if not consumers[name]),
             index={node.name: number for number, node in enumerate(self.order)},
         )
 

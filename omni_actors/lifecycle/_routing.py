@@ -84,16 +84,23 @@ def produced(
 
 
 def streamed(record: Record, stage: str, part: int, index: int, payload: Payload | None, now: float) -> Output | None:
-    """The short way through ``produced``, for what happens with every token: text that goes straight to the user.
+    """The short way through ``produced``, for what happens with every token but the first and the last: text that goes
+    straight to the user.
 
     None: this is not that case, and nothing was done.
     """
     progress = record.stages[stage]
-    if type(payload) is not TextChunk or part != progress.delivering:
+    if type(payload) is not TextChunk or stage not in record.plan.direct or part != progress.delivering:
         return None
-    if stage not in record.plan.finals or record.plan.consumers[stage]:
+    mine = progress.parts[part]
+    made = mine.made.get(index)
+    if made is None or payload.finish_reason is not None:
         return None
-    _keep(progress, progress.parts[part], index, payload, now)
+    # As _keep does it, without its calls. The first output came the long way, so the clocks have started.
+    made.texts.append(payload.text)
+    made.token_ids += payload.token_ids
+    progress.finished_at = now
+    progress.tokens += len(payload.token_ids)
     modality = progress.node.output
     assert modality is not None, "a final stage has a modality"
     return Output(record.view.request_id, stage, modality, payload, index, part)

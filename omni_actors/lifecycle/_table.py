@@ -163,7 +163,7 @@ class RequestTable:
     def lease_of(self, key: str, stage: str, replica: int, generation: int) -> Lease | None:
         """The lease that a message speaks of, or None for a late one or one that is not its sender's (I8, I20)."""
         lease = self.leases.get(key)
-        if lease is None or (lease.stage, lease.replica, lease.generation) != (stage, replica, generation):
+        if lease is None or lease.generation != generation or lease.replica != replica or lease.stage != stage:
             self.late += 1
             return None
         return lease

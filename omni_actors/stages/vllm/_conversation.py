@@ -59,6 +59,11 @@ class _Lease:
         if finished:
             del self.owner.live[self.key]
 
+    def put_text(self, text: str, token_ids: list[int]) -> None:
+        """New text that is not the last, from within ``TextProcessor.process``."""
+        chunk = TextChunk(text=text, token_ids=token_ids, prompt_tokens=self.prompt_tokens)
+        self.owner.events.append(Produced(self.key, chunk))
+
     def put_raw(self, output: Any, reason: int | None) -> None:
         """New token ids that nobody reads as text."""
         tokens: list[int] = output.new_token_ids

@@ -18,6 +18,7 @@ __all__ = ["PromptRenderer", "check_prompt", "is_chat"]
 _HEAVY_CHARS = 4096
 """A fast tokenizer takes about a millisecond for this."""
 _HEAVY_TOKENS = 32_768
+_TOKEN_KEYS = frozenset(("type", "prompt_token_ids"))
 _PROMPT_KEYS = ("prompt_token_ids", "prompt", "prompt_embeds", "encoder_prompt", "type")
 
 
@@ -70,6 +71,8 @@ class PromptRenderer:
         if isinstance(prompt, str):
             return len(prompt) > _HEAVY_CHARS or self._lock.locked()
         if isinstance(prompt, Mapping):
+            if (tokens := _only_tokens(prompt)) is not None:
+                return len(tokens) > _HEAVY_TOKENS
             return "prompt" not in prompt or len(prompt) > 1 or self.heavy(prompt["prompt"])
         if is_chat(prompt):
             return not _short(prompt) or self._lock.locked()
@@ -79,8 +82,9 @@ class PromptRenderer:
         """Engine input. ``tokenization`` and ``chat`` are vLLM's tokenization_kwargs and chat_template_kwargs."""
         if isinstance(prompt, Mapping) and "type" in prompt:
             return prompt
-        if isinstance(prompt, list | tuple) and type(prompt[0]) is int and not self._model_config.is_encoder_decoder:
-            return {"type": "token", "prompt_token_ids": list(prompt)}
+        tokens = None if tokenization else _only_tokens(prompt)
+        if tokens is not None and not self._model_config.is_encoder_decoder:
+            return {"type": "token", "prompt_token_ids": list(tokens)}
         with self._lock:
             if is_chat(prompt):
                 return self._render_chat(prompt, tokenization, chat)
@@ -119,6 +123,16 @@ class PromptRenderer:
         """The model's length limit was lowered; vLLM caches params made of it."""
         for name in ("default_cmpl_tok_params", "default_chat_tok_params"):
             self._renderer.__dict__.pop(name, None)
+
+
+def _only_tokens(prompt: Any) -> Any:
+    """The token ids of a prompt that is nothing else: what one stage hands to the next. Else None."""
+    tokens = prompt
+    if isinstance(prompt, Mapping):
+        if not prompt.keys() <= _TOKEN_KEYS or prompt.get("type", "token") != "token":
+            return None
+        tokens = prompt.get("prompt_token_ids")
+    return tokens if isinstance(tokens, list | tuple) and tokens and type(tokens[0]) is int else None
 
 
 def _short(messages: list[Any]) -> bool:

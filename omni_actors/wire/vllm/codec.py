@@ -86,29 +86,75 @@ class EngineCoreCodec:
         return len(prompt)
 
 
+class _Plain:
+    """A request of whose unfinished outputs nothing is wanted but text and tokens: its vLLM state, and its sink."""
+
+    __slots__ = ("detokenizer", "sink", "state", "version")
+
+    def __init__(self, state: Any, sink: Sink) -> None:
+        self.state, self.sink, self.detokenizer = state, sink, state.detokenizer
+        self.version: str | None = None
+
+
 class EngineCoreText:
-    """vLLM's OutputProcessor, one per generation (see ``TextProcessor``)."""
+    """vLLM's OutputProcessor, one per generation (see ``TextProcessor``).
+
+    A *plain* request (DELTA, no stop strings, no log probabilities) meets the processor with its first and its last
+    output. Those in between go to vLLM's detokenizer directly: a RequestOutput would cost as much as all else that we
+    do for a token, and carry nothing more than text and tokens.
+    """
 
     def __init__(self, tokenizer: Any, *, stream_interval: int = 1) -> None:
+        from vllm.v1.engine import EngineCoreOutput
         from vllm.v1.engine.output_processor import OutputProcessor
 
         self._processor = OutputProcessor(tokenizer, log_stats=False, stream_interval=stream_interval)
         self._versioned = "weight_version" in inspect.signature(self._processor.process_outputs).parameters
+        self._shortcuts = stream_interval == 1 and _KNOWN_OUTPUT.issuperset(EngineCoreOutput.__struct_fields__)
+        self._sampling_masks = "new_sampling_mask" in EngineCoreOutput.__struct_fields__
+        self._plain: dict[str, _Plain] = {}
 
     def add(self, body: Any, index: int, sink: Sink) -> None:
         """``index`` becomes the index of the CompletionOutput; ``sink`` gets one RequestOutput per put."""
         self._processor.add_request(body, None, None, index, sink)
+        if self._shortcuts and _is_plain(body):
+            self._plain[body.request_id] = _Plain(self._processor.request_states[body.request_id], sink)
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """Detokenize, look for stop strings, put into the sinks."""
-        extra = {"weight_version": getattr(step, "weight_version", None)} if self._versioned else {}
+        version = getattr(step, "weight_version", None)
+        extra = {"weight_version": version} if self._versioned else {}
         try:
-            done = self._processor.process_outputs(outputs, step.timestamp, None, **extra)
+            rest = self._shortcut(outputs, version) if self._plain else outputs
+            if not rest:
+                return []
+            done = self._processor.process_outputs(rest, step.timestamp, None, **extra)
         except Exception as error:
             # Its state is unknown now, and it has no way to fail one request alone: this generation is over.
             raise ProtocolError(f"vLLM could not process its outputs: {type(error).__name__}: {error}") from error
         aborts: list[str] = done.reqs_to_abort
         return aborts
+
+    def _shortcut(self, outputs: list[Any], version: str | None) -> list[Any]:
+        """Put what is plain; the outputs that need the whole processor."""
+        plain, masks, rest = self._plain, self._sampling_masks, []
+        for output in outputs:
+            request = plain.get(output.request_id)
+            if request is None:
+                rest.append(output)
+            elif output.finish_reason is not None:
+                del plain[output.request_id]
+                rest.append(output)
+            elif version != request.version or request.state.is_prefilling:
+                request.version = version  # the processor notes where a version of the weights begins
+                rest.append(output)
+            elif output.routed_experts is not None or (masks and output.new_sampling_mask is not None):
+                rest.append(output)  # what an engine adds by its own settings, whatever the request asked for
+            else:
+                tokens, detokenizer = output.new_token_ids, request.detokenizer
+                detokenizer.update(tokens, False)
+                request.sink.put_text(detokenizer.get_next_output_text(False, True), tokens)
+        return rest
 
     def drop(self, keys: Iterable[str]) -> None:
         """Silence the requests before vLLM forgets them: it would put one last, aborted output otherwise."""
@@ -116,7 +162,32 @@ class EngineCoreText:
         known = [key for key in keys if key in states]
         for key in known:
             states[key].queue = None
+            self._plain.pop(key, None)
         self._processor.abort_requests(known, True)
+
+
+_KNOWN_OUTPUT = frozenset((
+    "request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "pooling_output", "finish_reason",
+    "stop_reason", "events", "kv_transfer_params", "ec_transfer_params", "trace_headers", "prefill_stats",
+    "num_cached_tokens", "routed_experts", "num_nans_in_logits", "mm_cache_miss_hashes", "new_sampling_mask",
+    "spec_decode_metrics", "prompt_token_id_logprobs", "error",
+))  # fmt: skip
+"""The fields of an output whose meaning we know. An engine that says more is left to vLLM's processor altogether."""
+
+
+def _is_plain(body: Any) -> bool:
+    """Whether its outputs carry text and tokens alone, and only the engine decides when it ends."""
+    params = body.sampling_params
+    return (
+        params is not None
+        and params.output_kind.name == "DELTA"
+        and params.detokenize
+        and not params.stop
+        and params.num_logprobs is None
+        and params.prompt_logprobs is None
+        and getattr(params, "prompt_logprob_token_ids", None) is None
+        and not getattr(body, "resumable", False)
+    )
 
 
 def rejection(output: Any) -> str:

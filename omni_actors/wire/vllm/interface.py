@@ -33,9 +33,13 @@ class StepOutputs(Protocol):
 
 
 class Sink(Protocol):
-    """Where a processor puts one lease's finished pieces (vLLM's RequestOutput). Called synchronously."""
+    """Where a processor puts one lease's finished pieces. Called synchronously."""
 
-    def put(self, output: Any) -> None: ...
+    def put(self, output: Any) -> None:
+        """One of vLLM's RequestOutputs."""
+
+    def put_text(self, text: str, token_ids: list[int]) -> None:
+        """A piece in the middle that is nothing but text and tokens."""
 
 
 class CoreCodec(Protocol):
