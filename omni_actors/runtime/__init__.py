@@ -1,10 +1,11 @@
 """The runtime: request handler, router, streams, the shutdown ladder, and ``open_omni`` that holds them."""
 
-from ._handler import AbortReport, StageInput, Unconfirmed
+from ._handler import AbortReport, Unconfirmed
 from ._omni import Health, OmniRuntime
 from ._open import open_omni
 from ._shutdown import ShutdownReport
 from ._stream import Stream
+from ._work import StageInput
 from ._world import World
 
 __all__ = [

@@ -9,8 +9,7 @@ submits. So a cancelled or aborted request can't leak work to an engine (I1, I3,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import attrs
 import trio
@@ -20,7 +19,6 @@ from omni_actors._errors import (
     OmniError,
     RequestTimeout,
     SlowConsumer,
-    TransformFailed,
 )
 from omni_actors.lifecycle import (
     Admission,
@@ -36,7 +34,6 @@ from omni_actors.lifecycle import (
     RequestTable,
     RequestView,
     Settled,
-    StageResult,
     Terminal,
     advance,
     opened,
@@ -44,23 +41,21 @@ from omni_actors.lifecycle import (
 
 from ._deadlines import Deadlines, Timer
 from ._stream import Stream
+from ._work import WorkMaker, prompt_size
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from omni_actors.config.specs import Limits
     from omni_actors.lifecycle.events import Output
     from omni_actors.stages import Replica, StageSupervisor, Work
 
 logger = logging.getLogger("omni_actors.request")
 
-__all__ = ["AbortReport", "RequestHandler", "StageInput", "Unconfirmed"]
+Result = TypeVar("Result")
+Args = TypeVarTuple("Args")
 
-
-@attrs.frozen
-class StageInput:
-    """What a transform may return instead of a bare prompt: a prompt and params of this one piece of work."""
-
-    prompt: Any
-    params: Any = None
+__all__ = ["AbortReport", "RequestHandler", "Unconfirmed"]
 
 
 @attrs.frozen
@@ -95,6 +90,7 @@ class RequestHandler:
         self.admission = Admission(limits.max_requests, limits.max_bytes)
         self.table = RequestTable(self.admission, clock=trio.current_time, on_closed=self._closed)
         self.deadlines = Deadlines()
+        self._maker = WorkMaker(stages, self.table.lease_key)
         self._nursery = nursery
         self._jobs: dict[str, set[trio.CancelScope]] = {}
         self._timers: dict[str, list[Timer]] = {}
@@ -118,9 +114,9 @@ class RequestHandler:
         """
         plan = self.graph.plan(view.modalities)
         roots = [node.name for node in plan.order if not node.edges]
-        samples = sum(self.stages[name].frontend.check(view.prompt, view.params.get(name)) for name in roots)
+        samples = sum(self.stages[name].frontend.samples(view.params.get(name)) for name in roots)
         record = self.table.admit(
-            view, plan, slots=samples, nbytes=_size(view.prompt), priority=priority, options=options
+            view, plan, slots=samples, nbytes=prompt_size(view.prompt), priority=priority, options=options
         )
         stream = record.sink = Stream(view.request_id, self.limits.stream_bytes)
         try:
@@ -137,12 +133,14 @@ class RequestHandler:
 
     async def _prepare_root(self, record: Record, name: str) -> list[Work]:
         """Input processing comes before the first lease, so that a bad prompt is the submitter's exception."""
-        prompt, params = self._transform(record, self.stages[name], {})
-        if self.stages[name].frontend.heavy(prompt):
-            return await trio.to_thread.run_sync(
-                lambda: self._works(record, name, 0, prompt, params), abandon_on_cancel=True
-            )
-        return self._works(record, name, 0, prompt, params)
+        stage, maker = self.stages[name], self._maker
+        if stage.cheap:
+            prompt, params = maker.transform(record, stage, {})
+        else:
+            prompt, params = await _in_thread(maker.transform, record, stage, {})
+        if maker.heavy(name, prompt, params):
+            return await _in_thread(maker.works, record, name, 0, prompt, params)
+        return maker.works(record, name, 0, prompt, params)
 
     def _start(self, record: Record, prepared: dict[str, list[Work]]) -> None:
         for decision in advance(record):
@@ -184,11 +182,11 @@ class RequestHandler:
             self._spawn(record, self._forward_job, record, forward)
             return
         try:
-            prompt, params = self._transform(record, stage, forward.upstream)
-            if stage.frontend.heavy(prompt):
+            prompt, params = self._maker.transform(record, stage, forward.upstream)
+            if self._maker.heavy(forward.stage, prompt, params):
                 self._spawn(record, self._prepare_job, record, forward, prompt, params)
                 return
-            works = self._works(record, forward.stage, forward.part, prompt, params)
+            works = self._maker.works(record, forward.stage, forward.part, prompt, params)
         except OmniError as error:
             self.fail(record, Fail(forward.stage, error))
         else:
@@ -196,15 +194,11 @@ class RequestHandler:
 
     async def _forward_job(self, record: Record, forward: Forward) -> None:
         stage = self.stages[forward.stage]
-        prompt, params = await trio.to_thread.run_sync(
-            lambda: self._transform(record, stage, forward.upstream), abandon_on_cancel=True
-        )
+        prompt, params = await _in_thread(self._maker.transform, record, stage, forward.upstream)
         await self._prepare_job(record, forward, prompt, params)
 
     async def _prepare_job(self, record: Record, forward: Forward, prompt: Any, params: Any) -> None:
-        works = await trio.to_thread.run_sync(
-            lambda: self._works(record, forward.stage, forward.part, prompt, params), abandon_on_cancel=True
-        )
+        works = await _in_thread(self._maker.works, record, forward.stage, forward.part, prompt, params)
         self._place(record, forward, works)
 
     def _place(self, record: Record, forward: Forward, works: list[Work]) -> None:
@@ -228,55 +222,6 @@ class RequestHandler:
         for work in works:
             self.table.open_lease(record, forward.stage, forward.part, work.index, replica.number, replica.generation)
             replica.client.submit(work)
-
-    # ------------------------------------------------------------------ transforms and input processing
-
-    def _transform(
-        self, record: Record, stage: StageSupervisor, upstream: Mapping[str, StageResult]
-    ) -> tuple[Any, Any]:
-        params = record.view.params.get(stage.spec.name)
-        if stage.transform is None:
-            return _default_prompt(record, upstream), params
-        try:
-            made = stage.transform(upstream, record.view)
-        except OmniError as error:
-            error.stage = error.stage or stage.spec.name
-            raise
-        except Exception as error:
-            name = stage.spec.transform or ""
-            text = f"the transform {name} of stage {stage.spec.name} raised {type(error).__name__}: {error}"
-            raise TransformFailed(text, function=name, stage=stage.spec.name) from error
-        if isinstance(made, StageInput):
-            return made.prompt, made.params if made.params is not None else params
-        return made, params
-
-    def _works(self, record: Record, name: str, part: int, prompt: Any, params: Any) -> list[Work]:
-        frontend = self.stages[name].frontend
-        try:
-            samples = frontend.check(prompt, params)
-            keys = [self.table.lease_key(record, name, part, index) for index in range(samples)]
-            return frontend.prepare(
-                keys,
-                prompt,
-                params,
-                stream=record.plan.streams(name),
-                text=self._reads_text(record, name),
-                priority=record.priority,
-                options=record.options,
-            )
-        except OmniError:
-            raise
-        except Exception as error:
-            text = f"input processing of stage {name} raised {type(error).__name__}: {error}"
-            raise TransformFailed(text, function="prepare", stage=name) from error
-
-    def _reads_text(self, record: Record, name: str) -> bool:
-        """Whether anybody looks at the stage's text: the user, a splitter or a transform."""
-        plan = record.plan
-        return name in plan.finals or any(
-            edge.mode == "segments" or self.stages[node.name].transform is not None
-            for node, edge in plan.consumers[name]
-        )
 
     # ------------------------------------------------------------------ jobs and timers of a request
 
@@ -447,26 +392,6 @@ class RequestHandler:
         return len(records)
 
 
-def _default_prompt(record: Record, upstream: Mapping[str, StageResult]) -> Any:
-    """Without a transform a root stage gets the user's prompt, an inner one its producer's token ids or tensors."""
-    if not upstream:
-        return record.view.prompt
-    if len(upstream) > 1:
-        raise TransformFailed("a stage with several inputs needs a transform to join them", function="(none)")
-    (result,) = upstream.values()
-    if result.tensors:
-        return {name: pieces[0] if len(pieces) == 1 else list(pieces) for name, pieces in result.tensors.items()}
-    return {"prompt_token_ids": result.token_ids}
-
-
-def _size(prompt: Any) -> int:
-    """A prompt's cost in bytes, roughly: what admission counts. Tensors by their size, containers by their content."""
-    if isinstance(prompt, str | bytes | bytearray | memoryview):
-        return len(prompt)
-    if (nbytes := getattr(prompt, "nbytes", None)) is not None:
-        return int(nbytes)
-    if isinstance(prompt, Mapping):
-        return sum(map(_size, prompt.values()))
-    if isinstance(prompt, Sequence):
-        return 8 * len(prompt) if prompt and isinstance(prompt[0], int | float) else sum(map(_size, prompt))
-    return 8
+async def _in_thread(function: Callable[[*Args], Result], *args: *Args) -> Result:
+    """What takes long; cancelled, its result reaches nobody."""
+    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)

@@ -42,8 +42,11 @@ class Work:
 class Frontend(Protocol):
     """A stage's input processing, shared by its replicas and generations. Synchronous, thread-safe for ``prepare``."""
 
+    def samples(self, params: Any) -> int:
+        """How many samples (``n``) these params ask for. Raises InvalidRequest for bad ones. Microseconds."""
+
     def check(self, prompt: Any, params: Any) -> int:
-        """How many samples (``n``) this asks for. Raises InvalidRequest for what the stage can't take. Microseconds."""
+        """The same, for params with their prompt. Raises InvalidRequest for what the stage can't take. Microseconds."""
 
     def heavy(self, prompt: Any) -> bool:
         """Whether ``prepare`` takes more than about a millisecond, so that it belongs into a thread."""

@@ -42,6 +42,10 @@ class FakeFrontend:
     def check(self, prompt: Any, params: Any) -> int:
         """How many samples."""
         self._tokens(prompt)
+        return self.samples(params)
+
+    def samples(self, params: Any) -> int:
+        """How many samples these params ask for."""
         return self._params(params).n
 
     def heavy(self, prompt: Any) -> bool:

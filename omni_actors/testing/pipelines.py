@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -9,7 +10,7 @@ if TYPE_CHECKING:
 
     from omni_actors.lifecycle import RequestView, StageResult
 
-__all__ = ["broken", "broken_split", "echo", "join", "join_bytes", "speak", "voice", "words"]
+__all__ = ["broken", "broken_split", "echo", "in_a_thread", "join", "join_bytes", "speak", "voice", "words"]
 
 
 def voice(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
@@ -58,3 +59,12 @@ def broken_split(text: str, finished: bool) -> tuple[list[str], str]:
 def join_bytes(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
     """Fan-in for an omni-wire stage: the joined texts as bytes."""
     return {"inputs": list(join(upstream, request).encode())}
+
+
+def in_a_thread(upstream: Mapping[str, StageResult], request: RequestView) -> Any:
+    """Raises if it runs in the main thread, or if there is nothing to say; else it hands on what it got."""
+    if threading.current_thread() is threading.main_thread():
+        raise RuntimeError("not in a thread")
+    if not request.prompt:
+        raise ValueError("nothing to say")
+    return echo(upstream, request) if upstream else request.prompt

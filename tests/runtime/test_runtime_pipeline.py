@@ -236,9 +236,26 @@ async def test_fan_out_and_fan_in(world, autojump_clock):
         assert terminal.text("right") == terminal.text("root")
 
 
-@pytest.mark.parametrize("cheap", [True])
-async def test_a_transform_that_raises_fails_its_request_only(world, autojump_clock, cheap):
-    spec = speech(vocoder={"transform": f"{PIPES}:broken", "cheap": cheap})
+async def test_a_transform_that_is_not_cheap_runs_in_a_thread(world):
+    """On the real clock: a virtual one would jump while a thread works."""
+    split = InputSpec(stage="root", mode="segments", split=f"{PIPES}:words")
+    spec = pipeline(
+        core("root", output="text", echo=True, tokens=9, transform=f"{PIPES}:in_a_thread", cheap=False),
+        omni_stage("end", inputs=[split], transform=f"{PIPES}:in_a_thread", cheap=False, output="audio", echo=True),
+    )
+    async with open_omni(spec, world=world) as omni:
+        async with omni.generate("is it ok", {"max_tokens": 9}) as stream:
+            outputs = await read(stream)
+        heard = b"".join(bytes(o.payload.tensors["data"].data) for o in outputs if "end" in o.stage)
+        assert heard.decode() == "isitok"
+        with pytest.raises(TransformFailed, match="in_a_thread"):
+            async with omni.generate(""):
+                pytest.fail("its transform raised")
+        omni.check()
+
+
+async def test_a_transform_that_raises_fails_its_request_only(world, autojump_clock):
+    spec = speech(vocoder={"transform": f"{PIPES}:broken"})
     async with open_omni(spec, world=world) as omni:
         async with omni.generate("!bad", request_id="mine") as bad, omni.generate("good") as good:
             with pytest.raises(TransformFailed, match="a bug in the user's transform") as caught:

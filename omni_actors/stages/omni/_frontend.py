@@ -40,6 +40,10 @@ class OmniFrontend:
         if not isinstance(prompt, _PLAIN) and not hasattr(prompt, "__array_interface__"):
             raise self._invalid(f"a prompt of type {type(prompt).__name__} cannot be sent; give a mapping, a list, "
                                 "text, bytes or a tensor")  # fmt: skip
+        return self.samples(params)
+
+    def samples(self, params: Any) -> int:
+        """How many samples these params ask for. Raises InvalidRequest."""
         n = self._merged(params).get("n", 1)
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_SAMPLES:
             raise self._invalid(f"n must be a whole number from 1 to {MAX_SAMPLES}, not {n!r}")

@@ -68,6 +68,10 @@ class VllmFrontend:
         check_prompt(self._stage, prompt, self.vllm_config.model_config.max_model_len)
         return self._params.check(params)
 
+    def samples(self, params: Any) -> int:
+        """How many samples these params ask for."""
+        return self._params.check(params)
+
     def heavy(self, prompt: Any) -> bool:
         """Long texts, anything multi-modal, and text while another thread holds the tokenizer."""
         return self._prompts.heavy(prompt)

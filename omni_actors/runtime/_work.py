@@ -1,0 +1,114 @@
+"""From a stage's input to work for its engines: the user's transform, then the stage's input processing.
+
+Synchronous, and free of runtime state, so that it runs inline or in a thread alike. What a user's function or a bad
+prompt raises becomes an error of that one request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from omni_actors._errors import OmniError, TransformFailed
+
+if TYPE_CHECKING:
+    from omni_actors.lifecycle import Record, StageResult
+    from omni_actors.stages import StageSupervisor, Work
+
+__all__ = ["StageInput", "WorkMaker", "prompt_size"]
+
+
+@attrs.frozen
+class StageInput:
+    """What a transform may return instead of a bare prompt: a prompt and params of this one piece of work."""
+
+    prompt: Any
+    params: Any = None
+
+
+class WorkMaker:
+    """``lease_key`` gives the key of a lease to come: ``(record, stage, part, index) -> key``."""
+
+    def __init__(
+        self, stages: Mapping[str, StageSupervisor], lease_key: Callable[[Record, str, int, int], str]
+    ) -> None:
+        self._stages, self._lease_key = stages, lease_key
+
+    def transform(self, record: Record, stage: StageSupervisor, upstream: Mapping[str, StageResult]) -> tuple[Any, Any]:
+        """The stage's prompt and params. Raises TransformFailed, or what OmniError the transform chose."""
+        params = record.view.params.get(stage.spec.name)
+        if stage.transform is None:
+            return _default_prompt(record, upstream), params
+        try:
+            made = stage.transform(upstream, record.view)
+        except OmniError as error:
+            error.stage = error.stage or stage.spec.name
+            raise
+        except Exception as error:
+            name = stage.spec.transform or ""
+            text = f"the transform {name} of stage {stage.spec.name} raised {type(error).__name__}: {error}"
+            raise TransformFailed(text, function=name, stage=stage.spec.name) from error
+        if isinstance(made, StageInput):
+            return made.prompt, made.params if made.params is not None else params
+        return made, params
+
+    def heavy(self, name: str, prompt: Any, params: Any) -> bool:
+        """Whether making the work takes long enough for a thread. Raises InvalidRequest for a bad prompt or params."""
+        frontend = self._stages[name].frontend
+        frontend.check(prompt, params)
+        return frontend.heavy(prompt)
+
+    def works(self, record: Record, name: str, part: int, prompt: Any, params: Any) -> list[Work]:
+        """One Work per sample. Raises InvalidRequest; TransformFailed for a front-end that raises something else."""
+        frontend = self._stages[name].frontend
+        try:
+            keys = [self._lease_key(record, name, part, index) for index in range(frontend.samples(params))]
+            return frontend.prepare(
+                keys,
+                prompt,
+                params,
+                stream=record.plan.streams(name),
+                text=self._reads_text(record, name),
+                priority=record.priority,
+                options=record.options,
+            )
+        except OmniError:
+            raise
+        except Exception as error:
+            text = f"input processing of stage {name} raised {type(error).__name__}: {error}"
+            raise TransformFailed(text, function="prepare", stage=name) from error
+
+    def _reads_text(self, record: Record, name: str) -> bool:
+        """Whether anybody looks at the stage's text: the user, a splitter or a transform."""
+        plan = record.plan
+        return name in plan.finals or any(
+            edge.mode == "segments" or self._stages[node.name].transform is not None
+            for node, edge in plan.consumers[name]
+        )
+
+
+def _default_prompt(record: Record, upstream: Mapping[str, StageResult]) -> Any:
+    """Without a transform a root stage gets the user's prompt, an inner one its producer's token ids or tensors."""
+    if not upstream:
+        return record.view.prompt
+    if len(upstream) > 1:
+        raise TransformFailed("a stage with several inputs needs a transform to join them", function="(none)")
+    (result,) = upstream.values()
+    if result.tensors:
+        return {name: pieces[0] if len(pieces) == 1 else list(pieces) for name, pieces in result.tensors.items()}
+    return {"prompt_token_ids": result.token_ids}
+
+
+def prompt_size(prompt: Any) -> int:
+    """A prompt's cost in bytes, roughly: what admission counts. Tensors by their size, containers by their content."""
+    if isinstance(prompt, str | bytes | bytearray | memoryview):
+        return len(prompt)
+    if (nbytes := getattr(prompt, "nbytes", None)) is not None:
+        return int(nbytes)
+    if isinstance(prompt, Mapping):
+        return sum(map(prompt_size, prompt.values()))
+    if isinstance(prompt, Sequence):
+        return 8 * len(prompt) if prompt and isinstance(prompt[0], int | float) else sum(map(prompt_size, prompt))
+    return 8
