@@ -107,34 +107,31 @@ async def test_c15_the_last_stage_dies_under_load(world, autojump_clock, replica
 
 
 async def test_c18_an_edge_has_a_deadline(world, autojump_clock):
-    spec = speech(talker={"deadlines": attrs.evolve(SHORT, edge_s=1.0), "die_at": 10_000})
-    stuck = attrs.evolve(
-        spec,
-        stages=[
-            s if s.name != "vocoder" else attrs.evolve(s, deadlines=attrs.evolve(SHORT, edge_s=1.0))
-            for s in spec.stages
-        ],
+    """The talker takes four at once and 0.8 s for them: the fifth has no output within the edge's second."""
+    edge = attrs.evolve(SHORT, edge_s=1.0)
+    spec = speech(
+        thinker={"params": {"max_tokens": 2}},
+        talker={"deadlines": edge, "tokens": 8, "token_s": 0.1, "max_running": 4},
     )
-    async with open_omni(stuck, world=world) as omni:
-        results = {}
+    kinds, late = [], []
+    async with open_omni(spec, world=world) as omni:
 
         async def one(number: int) -> None:
-            # The fake vocoder's capacity is 8 and its chunks are quick: only a talker with too many tokens is late.
-            sampling = {"talker": {"max_tokens": 8}} if number else {"talker": {"max_tokens": 8, "min_tokens": 0}}
-            async with omni.generate(f"q{number}", sampling, timeout_s=5) as stream:
-                results[number] = (await stream.result()).kind
+            async with omni.generate(f"question {number}", request_id=f"r{number}", timeout_s=5) as stream:
+                begun = trio.current_time()
+                try:
+                    kinds.append((await stream.result()).kind)
+                except EdgeTimeout as error:
+                    late.append((error, trio.current_time() - begun))
 
         async with trio.open_nursery() as nursery:
-            for number in range(4):
+            for number in range(5):
                 nursery.start_soon(one, number)
-        assert set(results.values()) == {Kind.FINISHED}
-    slow = speech(talker={"deadlines": attrs.evolve(SHORT, edge_s=1.0), "tokens": 8, "token_s": 0.5})
-    async with open_omni(slow, world=world) as omni:
-        async with omni.generate("late", {"thinker": {"max_tokens": 2}}, timeout_s=5) as stream:
-            with pytest.raises(EdgeTimeout, match="thinker->talker") as caught:
-                await read(stream)
-        assert caught.value.edge == "thinker->talker"
-        await trio.sleep(0.1)
+        assert kinds == [Kind.FINISHED] * 4
+        ((error, took),) = late
+        assert (error.edge, error.stage) == ("thinker->talker", "talker")
+        assert error.request_id.startswith("r")
+        assert took == pytest.approx(1.0, abs=0.1)
         assert await omni.call("talker", "has_work") == [False]
         omni.check()
 
