@@ -10,7 +10,6 @@ import signal
 import sys
 import threading
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 import trio
@@ -19,6 +18,7 @@ from omni_actors._errors import StartupFailed
 from omni_actors.stages._interface import Launch
 from omni_actors.stages._process import SCRATCH, device_env, open_launcher
 from omni_actors.stages._shield import bounded_shield
+from omni_actors.testing.os_state import children
 
 pytestmark = pytest.mark.process
 
@@ -143,6 +143,7 @@ os._exit(1)
 
 async def test_cancelled_at_any_step_of_spawning_nothing_is_left():
     """The cancel arrives at the n-th scheduling step after the spawn has begun."""
+    before = children(os.getpid())
     async with launcher_of() as launcher:
         for steps in range(12):
             with trio.CancelScope() as scope:
@@ -153,7 +154,7 @@ async def test_cancelled_at_any_step_of_spawning_nothing_is_left():
                     scope.cancel()
             for process in launcher.processes:
                 await process.destroy(2)
-            assert set(children()) == {str(launcher.reaper.pid)}
+            assert set(children(os.getpid())) == {*before, launcher.reaper.pid}
             assert launcher.reaper.groups == {}
 
 
@@ -338,7 +339,7 @@ def ended(watch, pid: int) -> bool:
 
 async def test_nothing_is_left_after_a_cycle(caplog):
     """Descriptors and threads are the same after the second to the fifth cycle."""
-    seen = []
+    seen, before = [], children(os.getpid())
     for _ in range(5):
         async with launcher_of() as launcher:
             processes = [await launcher.spawn(child(FOREVER)) for _ in range(3)]
@@ -347,10 +348,5 @@ async def test_nothing_is_left_after_a_cycle(caplog):
             await processes[0].destroy(2)
         gc.collect()
         seen.append((sorted(os.listdir("/proc/self/fd")), threading.active_count()))
-        assert children() == []
+        assert children(os.getpid()) == before
     assert len(set(map(repr, seen[1:]))) == 1
-
-
-def children() -> list[str]:
-    tasks = Path("/proc/self/task")
-    return [pid for task in tasks.iterdir() for pid in (task / "children").read_text().split()]
