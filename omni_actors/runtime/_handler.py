@@ -37,6 +37,7 @@ from omni_actors.lifecycle import (
     Terminal,
     advance,
     opened,
+    unconfirmed,
 )
 
 from ._deadlines import Deadlines, Timer
@@ -347,7 +348,7 @@ class RequestHandler:
         try:
             await self.released(record)
         finally:
-            self._suspect(tuple(record.leases.values()))
+            self._suspect(unconfirmed([record]))
 
     async def _wait_released(self, records: Sequence[Record], deadline: float) -> None:
         with trio.CancelScope(deadline=deadline):
@@ -357,7 +358,7 @@ class RequestHandler:
             await trio.lowlevel.checkpoint()
 
     def _report(self, request_id: str, records: Sequence[Record]) -> AbortReport:
-        leases = [lease for record in records for lease in record.leases.values()]
+        leases = unconfirmed(records)
         self._suspect(leases)
         return AbortReport(
             request_id=request_id,

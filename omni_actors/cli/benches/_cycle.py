@@ -23,6 +23,7 @@ import trio
 from omni_actors._errors import OmniError
 from omni_actors.cli._demo import PIPELINE
 from omni_actors.config import resolve
+from omni_actors.stages import bounded_shield
 
 from ._proc import Watched, descendants
 
@@ -113,7 +114,7 @@ async def open_host(side: Side, pipeline: str = PIPELINE) -> AsyncIterator[Host]
             await host.tell("open" if side == "ours" else json.dumps(_bare_job()))
             yield host
         finally:
-            with trio.CancelScope(deadline=trio.current_time() + _END_S, shield=True):
+            with bounded_shield(trio.current_time() + _END_S):
                 await _end(host)
 
 

@@ -22,6 +22,7 @@ import trio
 from omni_actors._errors import OmniError
 from omni_actors.cli._exit import Missing
 from omni_actors.cli.benches._work import Job, Round
+from omni_actors.stages import bounded_shield
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -98,7 +99,7 @@ class _FrontEnd:
     async def stop(self) -> None:
         """Close its stdin and wait for its end; what does not end by itself is killed. Shielded, at most a minute."""
         assert self._process.stdin is not None
-        with trio.CancelScope(deadline=trio.current_time() + _STOP_S, shield=True):
+        with bounded_shield(trio.current_time() + _STOP_S):
             await self._process.stdin.aclose()
             await self._process.wait()
         if self._process.returncode is None:

@@ -11,6 +11,7 @@ import msgspec
 
 from omni_actors._errors import ConfigError
 from omni_actors.stages._interface import Launch
+from omni_actors.stages._process import device_env
 from omni_actors.stages.omni._client import StageDiffusionClient
 from omni_actors.stages.omni._frontend import OmniFrontend
 
@@ -70,9 +71,7 @@ class OmniKind:
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """The child for one generation. Its output is unbuffered: it may end at once, and its last words count."""
-        env = dict(spec.env)
-        if spec.devices is not None:
-            env["CUDA_VISIBLE_DEVICES"] = spec.devices
+        env = {**spec.env, **device_env(spec.devices)}
         return Launch(
             stage=spec.name,
             replica=replica,
