@@ -119,6 +119,9 @@ if TYPE_CHECKING:
         StageInput as StageInput,
     )
     from omni_actors.runtime import (
+        Statistics as Statistics,
+    )
+    from omni_actors.runtime import (
         Stream as Stream,
     )
     from omni_actors.runtime import (
@@ -136,7 +139,7 @@ _HOMES = {
     "config": "Deadlines InputSpec Limits PipelineSpec StageSpec",
     "lifecycle": "Kind RequestView StageResult Terminal",
     "lifecycle.events": "Output TensorChunk TextChunk",
-    "runtime": "AbortReport Health OmniRuntime ShutdownReport StageInput Stream open_omni",
+    "runtime": "AbortReport Health OmniRuntime ShutdownReport StageInput Statistics Stream open_omni",
     "stages": "StageEvent StageState",
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}

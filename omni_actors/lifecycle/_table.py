@@ -7,7 +7,6 @@ I12 (nothing is left when nothing lives). Synchronous throughout: a caller gets 
 
 from __future__ import annotations
 
-import secrets
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -37,10 +36,18 @@ class Settled:
 
 
 class RequestTable:
-    """``clock`` gives seconds; ``on_closed`` is called once per record when nothing of it is held anywhere any more."""
+    """``clock`` gives seconds; ``on_closed`` is called once per record when nothing of it is held anywhere any more.
+
+    ``salt`` is a part of every key, so that those of two runtimes differ.
+    """
 
     def __init__(
-        self, admission: Admission, *, clock: Callable[[], float], on_closed: Callable[[Record], None]
+        self,
+        admission: Admission,
+        *,
+        clock: Callable[[], float],
+        on_closed: Callable[[Record], None],
+        salt: str = "0",
     ) -> None:
         self.admission = admission
         self.records: dict[str, Record] = {}
@@ -51,7 +58,7 @@ class RequestTable:
         self._by_id: dict[str, dict[str, Record]] = {}
         self._clock, self._on_closed = clock, on_closed
         self._count = 0
-        self._salt = secrets.token_hex(3)
+        self._salt = salt
 
     # ------------------------------------------------------------------ requests
 

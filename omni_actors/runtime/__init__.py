@@ -1,7 +1,7 @@
 """The runtime: request handler, router, streams, the shutdown ladder, and ``open_omni`` that holds them."""
 
 from ._handler import AbortReport, Unconfirmed
-from ._omni import Health, OmniRuntime
+from ._omni import Health, OmniRuntime, Statistics
 from ._open import open_omni
 from ._shutdown import ShutdownReport
 from ._stream import Stream
@@ -14,6 +14,7 @@ __all__ = [
     "OmniRuntime",
     "ShutdownReport",
     "StageInput",
+    "Statistics",
     "Stream",
     "Unconfirmed",
     "World",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 import attrs
 import trio
 
+from omni_actors._buggify import chance, pause, simulated
 from omni_actors._errors import (
     EdgeTimeout,
     OmniError,
@@ -85,11 +86,11 @@ class RequestHandler:
     """One per runtime. ``nursery`` holds the forward jobs; everything else runs in the callers' tasks."""
 
     def __init__(
-        self, graph: Graph, stages: Mapping[str, StageSupervisor], limits: Limits, nursery: trio.Nursery
+        self, graph: Graph, stages: Mapping[str, StageSupervisor], limits: Limits, nursery: trio.Nursery, *, salt: str
     ) -> None:
         self.graph, self.stages, self.limits = graph, stages, limits
         self.admission = Admission(limits.max_requests, limits.max_bytes)
-        self.table = RequestTable(self.admission, clock=trio.current_time, on_closed=self._closed)
+        self.table = RequestTable(self.admission, clock=trio.current_time, on_closed=self._closed, salt=salt)
         self.deadlines = Deadlines()
         self._maker = WorkMaker(stages, self.table.lease_key)
         self._nursery = nursery
@@ -98,6 +99,11 @@ class RequestHandler:
         self._waiting: dict[str, list[trio.Event]] = {}
         self._quiet = trio.Event()
         self._empty = trio.Event()
+
+    @property
+    def jobs(self) -> int:
+        """Forwards under way: inputs being prepared, or waiting for a replica."""
+        return sum(map(len, self._jobs.values()))
 
     # ------------------------------------------------------------------ taking a request in
 
@@ -119,9 +125,10 @@ class RequestHandler:
         record = self.table.admit(
             view, plan, slots=samples, nbytes=prompt_size(view.prompt), priority=priority, options=options
         )
-        stream = record.sink = Stream(view.request_id, self.limits.stream_bytes)
+        stream = record.sink = Stream(view.request_id, record.key, self.limits.stream_bytes)
         try:
             await trio.lowlevel.checkpoint()
+            await pause("submit.prepare")
             prepared = {name: await self._prepare_root(record, name) for name in roots}
         except BaseException:
             self.table.withdraw(record)
@@ -205,7 +212,7 @@ class RequestHandler:
     def _place(self, record: Record, forward: Forward, works: list[Work]) -> None:
         stage = self.stages[forward.stage]
         replica = stage.try_place(self.table.load)
-        if replica is not None:
+        if replica is not None and not chance("place.later"):
             self._bind(record, forward, works, replica)
         else:
             self._spawn(record, self._place_job, record, forward, works)
@@ -394,5 +401,9 @@ class RequestHandler:
 
 
 async def _in_thread(function: Callable[[*Args], Result], *args: *Args) -> Result:
-    """What takes long; cancelled, its result reaches nobody."""
+    """What takes long; cancelled, its result reaches nobody. A simulation has no threads: a few steps stand for one."""
+    if simulated():
+        await trio.lowlevel.checkpoint()
+        await pause("thread.slow")
+        return function(*args)
     return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)

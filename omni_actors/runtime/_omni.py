@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from omni_actors.config import PipelineSpec
 
     from ._handler import AbortReport, RequestHandler
+    from ._router import Inbox
     from ._shutdown import Ladder, ShutdownReport
     from ._stream import Stream
 
-__all__ = ["Generation", "Health", "OmniRuntime"]
+__all__ = ["Generation", "Health", "OmniRuntime", "Statistics"]
 
 
 @attrs.frozen
@@ -36,13 +37,39 @@ class Health:
     stages: tuple[StageState, ...]
 
 
+@attrs.frozen(kw_only=True)
+class Statistics:
+    """Counts. ``requests``: not yet released by every engine; ``unsettled``: without their end; ``leases``: pieces of
+    work that engines hold; ``slots`` and ``prompt_bytes``: credits taken; ``jobs``: inputs being prepared or waiting for
+    a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, and messages of
+    engines that came too ``late`` to matter.
+    """
+
+    requests: int
+    unsettled: int
+    leases: int
+    slots: int
+    prompt_bytes: int
+    jobs: int
+    timers: int
+    batches: int
+    refused: int
+    late: int
+
+
 class OmniRuntime:
     """A running pipeline. Made by ``open_omni``; its methods are for tasks of the same trio run."""
 
     def __init__(
-        self, spec: PipelineSpec, handler: RequestHandler, stages: Mapping[str, StageSupervisor], ladder: Ladder
+        self,
+        spec: PipelineSpec,
+        handler: RequestHandler,
+        stages: Mapping[str, StageSupervisor],
+        ladder: Ladder,
+        inbox: Inbox,
     ) -> None:
         self.spec = spec
+        self._inbox = inbox
         self._handler, self._stages, self._ladder = handler, stages, ladder
         self._names = itertools.count(1)
         self._changed = trio.Event()
@@ -165,6 +192,22 @@ class OmniRuntime:
     def shutdown_report(self) -> ShutdownReport:
         """How the shutdown went; empty before."""
         return self._ladder.report
+
+    def statistics(self) -> Statistics:
+        """What the runtime holds, now. Synchronous and cheap; all of it but ``refused`` and ``late`` goes back to 0."""
+        handler, table = self._handler, self._handler.table
+        return Statistics(
+            requests=len(table.records),
+            unsettled=table.unsettled,
+            leases=len(table.leases),
+            slots=handler.admission.slots,
+            prompt_bytes=handler.admission.bytes,
+            jobs=handler.jobs,
+            timers=len(handler.deadlines),
+            batches=self._inbox.waiting,
+            refused=handler.admission.refused,
+            late=table.late,
+        )
 
     def check(self) -> None:
         """The integrity check of the request table; AssertionError is a bug of ours."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from omni_actors._buggify import chance
 from omni_actors._errors import ConfigError, OmniError, StartupFailed, UsageError
 from omni_actors.config import PipelineSpec, StageSpec, load_object, registered, resolve, validate
 from omni_actors.lifecycle import Edge, Graph, Node
@@ -116,11 +117,11 @@ def _assemble(
     for stage in spec.stages:
         kinds[stage.name].check(stage)
     graph = _graph(spec)
-    inbox = Inbox(ROUTER_CAPACITY)
+    inbox = Inbox(1 if chance("inbox.capacity") else ROUTER_CAPACITY)
     stages = {s.name: _stage(s, kinds[s.name], place, inbox) for s in spec.stages}
-    handler = RequestHandler(graph, stages, spec.limits, jobs)
+    handler = RequestHandler(graph, stages, spec.limits, jobs, salt=place.salt)
     ladder = Ladder(handler, tuple(stages.values()), drain_s=spec.drain_s, abort_s=spec.abort_s)
-    omni = OmniRuntime(spec, handler, stages, ladder)
+    omni = OmniRuntime(spec, handler, stages, ladder, inbox)
     for supervisor in stages.values():
         supervisor.observers.append(omni.stage_changed)
         if on_event is not None:

@@ -24,16 +24,22 @@ class Stream:
 
     ``terminal`` is None until the request has ended, then it holds the end with everything produced. Iterating is
     cancellable and loses nothing; cancelling it does not abort the request (leaving ``generate``'s block does).
+    ``key`` is what engines know the request by: the keys in their logs begin with it.
     """
 
-    def __init__(self, request_id: str, limit_bytes: int) -> None:
-        self.request_id = request_id
+    def __init__(self, request_id: str, key: str, limit_bytes: int) -> None:
+        self.request_id, self.key = request_id, key
         self.terminal: Terminal | None = None
         self._limit = limit_bytes
         self._unread: deque[Output | list[Output]] = deque()  # a list is to be merged when it is read
         self._bytes = 0
         self._fenced = False
         self._reader: trio.lowlevel.Task | None = None
+
+    @property
+    def unread_bytes(self) -> int:
+        """What waits to be read, roughly, in bytes. Never more than the pipeline's ``limits.stream_bytes``."""
+        return self._bytes
 
     # ------------------------------------------------------------------ the handler's side
 

@@ -23,11 +23,12 @@ __all__ = ["World", "engine_kind", "real_world"]
 
 @attrs.frozen(kw_only=True)
 class World:
-    """``kinds`` are engine kinds beside the installed ones."""
+    """``kinds`` are engine kinds beside the installed ones. ``salt`` makes the keys of requests this runtime's own."""
 
     launcher: Launcher
     transport: Transport
     kinds: Mapping[str, EngineKind] = attrs.field(factory=dict)
+    salt: str = attrs.field(factory=lambda: secrets.token_hex(3))
 
 
 Worlds = Callable[[PipelineSpec], AbstractAsyncContextManager[World]]

@@ -7,10 +7,9 @@ from ._core_wire import FakeCoreCodec, FakeParams
 from ._fake_core import FakeCore, FakeCoreBehaviour, fake_core, fake_tokens
 from ._fake_omni import FakeBehaviour, FakeOmni, FakeOmniKind, fake_omni
 from ._launcher import Engine, Exit, MemoryLauncher, MemoryProcess, current_process, open_memory_launcher
-from ._world import MemoryWorld
+from ._world import KINDS, MemoryWorld
 
-FAKE = FakeOmniKind()
-FAKE_CORE = FakeCoreKind()
+FAKE, FAKE_CORE = KINDS["fake"], KINDS["fake-core"]
 
 __all__ = [
     "FAKE", "FAKE_CORE", "Engine", "Exit", "FakeBehaviour", "FakeCore", "FakeCoreBehaviour", "FakeCoreCodec",

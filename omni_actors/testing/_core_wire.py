@@ -75,7 +75,7 @@ class FakeAdd(msgspec.Struct, array_like=True, omit_defaults=True):
     external_req_id: str | None = None
 
 
-class FakeOutput(msgspec.Struct, array_like=True, omit_defaults=True):
+class FakeOutput(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """EngineCoreOutput, in vLLM's order."""
 
     request_id: str
@@ -115,7 +115,7 @@ class FakeUtility(msgspec.Struct, array_like=True):
         return cls(call_id, None, _Result(None, value))
 
 
-class FakeOutputs(msgspec.Struct, array_like=True, omit_defaults=True):
+class FakeOutputs(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     """EngineCoreOutputs, in vLLM's order: one per engine step."""
 
     engine_index: int = 0
@@ -195,6 +195,7 @@ class _Text:
         self.params, self.index, self.sink = params, index, sink
         self.text, self.tokens, self.sent = "", list[int](), 0
         self._hold = max((len(stop) for stop in params.stop), default=1) - 1
+        self.plain = False  # as with vLLM: text alone takes the short way, but for the first and the last of it
 
     def feed(self, output: FakeOutput) -> bool:
         """Take one step's tokens; True if a stop string ended it."""
@@ -202,8 +203,7 @@ class _Text:
         for token in output.new_token_ids:
             self.tokens.append(token)
             self.text += chr(token) if self.params.detokenize else ""
-            stop = next((s for s in self.params.stop if s in self.text), None)
-            if stop is not None:
+            if self.params.stop and (stop := next((s for s in self.params.stop if s in self.text), None)) is not None:
                 self.text = self.text[: self.text.index(stop)]
                 break
         self._put(output, stop)
@@ -215,6 +215,10 @@ class _Text:
             return
         upto = len(self.text) if ended else max(self.sent, len(self.text) - self._hold)
         text, self.sent, tokens, self.tokens = self.text[self.sent : upto], upto, self.tokens, []
+        if not ended and self.plain:
+            self.sink.put_text(text, tokens)
+            return
+        self.plain = self.params.output_kind == DELTA and self.params.detokenize and not self.params.stop
         by_engine = None if output.finish_reason is None else _REASONS[output.finish_reason]
         reason, why = ("stop", stop) if stop is not None else (by_engine, output.stop_reason)
         choice = _Choice(self.index, text, tokens, reason, why)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
@@ -48,6 +49,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     capacity: int = 8
     echo: bool = False
     text: bool = False
+    signed: bool = False
     die_at_chunk: int | None = None
     exit_code: int = 3
     stall_at_chunk: int | None = None
@@ -232,6 +234,9 @@ def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.
     if behaviour.echo:
         inputs = prompt["inputs"] if isinstance(prompt, dict) else prompt
         return [({"data": wire.Tensor("uint8", (1,), bytes([value]))}, {}) for value in inputs] or [({}, {})]
+    if behaviour.signed:
+        sums = [zlib.crc32(f"{prompt!r} {seq}".encode()).to_bytes(4, "little") for seq in range(behaviour.chunks)]
+        return [({"data": wire.Tensor("uint8", (4,), data)}, {}) for data in sums] or [({}, {})]
     if behaviour.text:
         return [({}, {"text": f"{seq} "}) for seq in range(behaviour.chunks)] or [({}, {})]
     audio = wire.Tensor("float32", (4,), bytes(16))

@@ -56,11 +56,21 @@ def current_process() -> MemoryProcess:
     return _current.get()
 
 
+Observe = Callable[[str, "MemoryProcess", int | None], None]
+"""``observe(what, process, code)``: spawned, signalled (``code``: the signal), exited (``code``: as in ``wait``)."""
+
+
 @asynccontextmanager
-async def open_memory_launcher(engines: Mapping[str, Engine], transport: Transport) -> AsyncIterator[MemoryLauncher]:
+async def open_memory_launcher(
+    engines: Mapping[str, Engine], transport: Transport, observe: Observe | None = None
+) -> AsyncIterator[MemoryLauncher]:
     """A launcher whose processes, like real ones, outlive the cancellation of the body, but not the body."""
     async with open_service_nursery() as services:
-        yield MemoryLauncher(services, engines, transport)
+        yield MemoryLauncher(services, engines, transport, observe)
+
+
+def _unobserved(what: str, process: MemoryProcess, code: int | None) -> None:
+    """Nobody looks."""
 
 
 class MemoryLauncher:
@@ -70,10 +80,13 @@ class MemoryLauncher:
     process there ever was, in order.
     """
 
-    def __init__(self, nursery: _Starter, engines: Mapping[str, Engine], transport: Transport) -> None:
+    def __init__(
+        self, nursery: _Starter, engines: Mapping[str, Engine], transport: Transport, observe: Observe | None = None
+    ) -> None:
         self._nursery = nursery
         self._engines = engines
         self._transport = transport
+        self._observe = observe or _unobserved
         self.spawned: list[MemoryProcess] = []
 
     @property
@@ -95,8 +108,9 @@ class MemoryLauncher:
         engine = next((self._engines[name] for name in (launch.stage, *launch.argv) if name in self._engines), None)
         if engine is None:
             raise StartupFailed(f"{launch.name}: cannot start {launch.argv[0]}: no such program", **where)
-        process = MemoryProcess(_FIRST_PID + len(self.spawned), launch, self._transport)
+        process = MemoryProcess(_FIRST_PID + len(self.spawned), launch, self._transport, self._observe)
         self.spawned.append(process)
+        self._observe("spawned", process, None)
         self._nursery.start_soon(process._run, engine)
         return process
 
@@ -104,8 +118,9 @@ class MemoryLauncher:
 class MemoryProcess:
     """One engine's task, seen as a process. The simulation's ``Process``, with the signals that tests send."""
 
-    def __init__(self, pid: int, launch: Launch, transport: Transport) -> None:
+    def __init__(self, pid: int, launch: Launch, transport: Transport, observe: Observe = _unobserved) -> None:
         self.launch = launch
+        self._observe = observe
         self.stopped = False
         self._term_pending = False
         self._pid = pid
@@ -155,6 +170,7 @@ class MemoryProcess:
         """Send a signal: KILL, TERM (deferred while stopped, as ever), STOP, CONT. Harmless when it is gone."""
         if self._code is not None:
             return
+        self._observe("signalled", self, signum)
         if signum == signal.SIGSTOP:
             self._freeze()
         elif signum == signal.SIGCONT:
@@ -165,6 +181,18 @@ class MemoryProcess:
             self._handle(self._on_terminate)
         else:
             self._die(-signum)
+
+    def exit(self, code: int) -> None:
+        """End as by its own decision. Harmless when it is gone."""
+        if self._code is None:
+            self._die(code)
+
+    def inject(self, frames: Sequence[bytes]) -> bool:
+        """Say something to the host out of turn, on the socket it speaks on. False if it has none yet, or is stopped.
+
+        What it has said before comes first.
+        """
+        return self._code is None and not self.stopped and self._sockets.inject(frames)
 
     # ------------------------------------------------------------------ for engines
 
@@ -214,6 +242,7 @@ class MemoryProcess:
             code = self._code_of(error)
         finally:
             self._code = code if self._fate is None else self._fate
+            self._observe("exited", self, self._code)
             # The dead say nothing: what a stopped one had not sent yet is lost.
             self._sockets.end(lost=self.stopped)
             self._exited.set()
@@ -269,6 +298,12 @@ class _Sockets:
                 self._transport.sever(address, identity)
             socket.close()
         self._opened.clear()
+
+    def inject(self, frames: Sequence[bytes]) -> bool:
+        if not self._opened:
+            return False
+        self._opened[-1][0].send(frames)
+        return True
 
     def _add(self, socket: Socket, identity: bytes | None) -> Socket:
         self._opened.append((socket, socket.address, identity))

@@ -10,7 +10,10 @@ if TYPE_CHECKING:
 
     from omni_actors.lifecycle import RequestView, StageResult
 
-__all__ = ["broken", "broken_split", "echo", "in_a_thread", "join", "join_bytes", "speak", "voice", "words"]
+__all__ = [
+    "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "in_a_thread", "join", "join_bytes", "speak",
+    "voice", "words",
+]  # fmt: skip
 
 
 def voice(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
@@ -59,6 +62,30 @@ def broken_split(text: str, finished: bool) -> tuple[list[str], str]:
 def join_bytes(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
     """Fan-in for an omni-wire stage: the joined texts as bytes."""
     return {"inputs": list(join(upstream, request).encode())}
+
+
+def blend(upstream: Mapping[str, StageResult], request: RequestView) -> str:
+    """Any producers, on any wire, as an LLM's prompt: what each made, in stage order."""
+    return "+".join(_words(upstream[name]) for name in sorted(upstream))
+
+
+def blend_bytes(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
+    """The same for an omni-wire stage."""
+    return {"inputs": list(blend(upstream, request).encode())}
+
+
+def _words(result: StageResult) -> str:
+    if result.text or not result.tensors:
+        return result.text or "".join(map(chr, result.token_ids)) or "nothing"
+    return "".join(bytes(piece.data).hex() for name in sorted(result.tensors) for piece in result.tensors[name])
+
+
+def fours(text: str, finished: bool) -> tuple[list[str], str]:
+    """A splitter: four characters at a time."""
+    pieces = [text[start : start + 4] for start in range(0, len(text), 4)]
+    if finished or not pieces or len(pieces[-1]) == 4:
+        return pieces, ""
+    return pieces[:-1], pieces[-1]
 
 
 def in_a_thread(upstream: Mapping[str, StageResult], request: RequestView) -> Any:

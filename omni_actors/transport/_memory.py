@@ -254,6 +254,11 @@ class MemoryTransport:
         """A PUSH connected to a PULL's address, which need not be bound yet: sends only."""
         return self._connect("PULL", address, b"")
 
+    @property
+    def open_sockets(self) -> int:
+        """How many of its sockets are not closed."""
+        return sum(not socket._closed for socket in self._sockets)
+
     def close(self) -> None:
         """Close every socket. Idempotent."""
         self._closed = True

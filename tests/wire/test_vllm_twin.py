@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -72,6 +73,9 @@ class Sink:
 
     def put(self, output):
         self.outputs.append(output.outputs[0])
+
+    def put_text(self, text, token_ids):
+        self.outputs.append(SimpleNamespace(text=text, token_ids=token_ids, finish_reason=None))
 
 
 @given(st.text("ab.", max_size=30), st.lists(st.text("ab.", min_size=1, max_size=3), max_size=2), st.integers(1, 4))

@@ -19,6 +19,7 @@ __all__ = [
     "descendants",
     "is_tracker",
     "own_shm",
+    "resident_bytes",
     "run_folders",
     "shm_names",
     "shm_strays",
@@ -105,6 +106,12 @@ def switches(pids: Iterable[int]) -> int:
             lines = _read(status).splitlines()
             total += sum(int(line.split()[1]) for line in lines if line.startswith(b"voluntary_ctxt_switches"))
     return total
+
+
+def resident_bytes() -> int:
+    """This process's private memory that is in RAM: what would be free if it ended. Shared libraries don't count."""
+    lines = Path("/proc/self/smaps_rollup").read_bytes().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Private_Clean:", b"Private_Dirty:")))
 
 
 def run_folders(pid: int) -> set[str]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StageEngineCoreClient"]
 
+CHUNK = 128
+"""Outputs applied in one go, as in vLLM's own front-end: a step of a thousand requests must not hold up everybody."""
+
 _GONE = (Unroutable, trio.ClosedResourceError)
 """What a send meets when the engine, or this client, is no more."""
 
@@ -152,9 +155,14 @@ class StageEngineCoreClient:
     async def _serve_outputs(self, deliver: Emit) -> None:
         talk, receive = self._talk, self._output.receive
         while True:
-            messages = await receive()
-            self._last_heard = trio.current_time()
-            talk.apply(messages)
+            if talk.behind:
+                # A schedule point, and cancellable: ``drain`` applies what is left.
+                await trio.lowlevel.checkpoint()
+                messages: Sequence[Any] = ()
+            else:
+                messages = await receive()
+                self._last_heard = trio.current_time()
+            talk.apply(messages, CHUNK)
             self._settle_debt()
             if talk.doomed:
                 self._aborts.set()
@@ -194,6 +202,7 @@ class StageEngineCoreClient:
         talk = self._conversation
         if talk is None:
             return []
+        talk.apply(())
         while talk.verdict is None and (messages := self._output.drain()):
             talk.apply(messages)
         events, self._undelivered = self._undelivered + talk.take(), []

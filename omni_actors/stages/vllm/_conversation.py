@@ -13,6 +13,8 @@ Leases whose text somebody reads go through a TextProcessor; the others are list
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -122,6 +124,9 @@ class Conversation:
         self._doomed: list[str] = []
         self._calls: dict[int, PendingCall | tuple[str, ...]] = {}
         self._call_ids = count()
+        self._heard: deque[Sequence[Any]] = deque()
+        self._step: Any = None  # the one being applied, of which ``_applied`` outputs are done
+        self._applied = 0
 
     @property
     def owes(self) -> bool:
@@ -217,32 +222,53 @@ class Conversation:
             if isinstance(call, PendingCall):
                 call.answer(None, error)
 
-    def apply(self, messages: Iterable[Sequence[Any]]) -> None:
-        """Decode and apply in order; what comes of it are the events. Stops where a verdict is reached."""
-        for frames in messages:
-            if self.verdict is not None:
-                return
-            try:
-                self._apply(frames)
-            except ProtocolError as error:
-                self.verdict = ProtocolError(f"{self._name}: {error}", **self._where)
-                self.verdict.__cause__ = error
+    def apply(self, messages: Iterable[Sequence[Any]], limit: int | None = None) -> None:
+        """Decode and apply in order; what comes of it are the events. Stops where a verdict is reached.
 
-    def _apply(self, frames: Sequence[Any]) -> None:
-        step = self._codec.decode_outputs(frames)
-        if step is None:
-            self.verdict = EngineDead(
-                f"{self._name}: the engine reported its own death", verdict="sentinel", **self._where
-            )
-            return
-        if step.outputs:
-            self._apply_outputs(step)
-        if step.utility_output is not None:
+        With a ``limit`` it stops after so many outputs, be it in the middle of a step; the rest waits for the next
+        call, ``behind`` says so.
+        """
+        self._heard.extend(messages)
+        left = sys.maxsize if limit is None else limit
+        try:
+            while left > 0 and self.verdict is None and self._next():
+                left -= self._apply(left)
+        except ProtocolError as error:
+            self.verdict = ProtocolError(f"{self._name}: {error}", **self._where)
+            self.verdict.__cause__ = error
+
+    @property
+    def behind(self) -> bool:
+        """Whether something heard waits to be applied. Nothing does after a verdict."""
+        return self.verdict is None and bool(self._heard or self._step)
+
+    def _next(self) -> bool:
+        """Have a step to apply, if there is one."""
+        if self._step is None and self._heard:
+            self._step, self._applied = self._codec.decode_outputs(self._heard.popleft()), 0
+            if self._step is None:
+                words = f"{self._name}: the engine reported its own death"
+                self.verdict = EngineDead(words, verdict="sentinel", **self._where)
+        return self._step is not None
+
+    def _apply(self, limit: int) -> int:
+        """At most ``limit`` outputs of this step, and after its last one the answer that it carries; what it cost."""
+        step, begin = self._step, self._applied
+        whole = not begin and len(step.outputs) <= limit
+        outputs = step.outputs if whole else step.outputs[begin : begin + limit]
+        self._applied += len(outputs)
+        last = self._applied == len(step.outputs)
+        if last:
+            self._step = None
+        if outputs:
+            self._apply_outputs(outputs, step)
+        if last and step.utility_output is not None:
             self._apply_answer(step.utility_output)
+        return len(outputs) or 1
 
-    def _apply_outputs(self, step: Any) -> None:
+    def _apply_outputs(self, outputs: Sequence[Any], step: Any) -> None:
         live, texts = self.live, []
-        for output in step.outputs:
+        for output in outputs:
             lease = live.get(output.request_id)
             if lease is None:
                 continue

@@ -1,0 +1,32 @@
+"""The 25 invariants as checkers over a history. Each reads only what was seen at the seams.
+
+``check(history)`` runs all of them. A history that shows no violation is not yet a proof: ``covered(history)`` says
+which of the things that an invariant speaks of have happened in it at all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._facts import Facts
+from ._lifecycle import LIFECYCLE
+from ._requests import REQUESTS
+from ._resources import RESOURCES
+from ._supervision import SUPERVISION
+from ._violation import Checker, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omni_actors.testing.sim._history import History
+
+__all__ = ["INVARIANTS", "Checker", "Facts", "Violation", "check"]
+
+INVARIANTS: Mapping[str, Checker] = {**REQUESTS, **RESOURCES, **SUPERVISION, **LIFECYCLE}
+"""By name, I0 (the run itself did not fail) to I25."""
+
+
+def check(history: History) -> list[Violation]:
+    """Every violation, invariant by invariant. Empty: none was seen."""
+    facts = Facts(history)
+    return [violation for checker in INVARIANTS.values() for violation in checker(facts)]

@@ -1,0 +1,14 @@
+"""Invariants: supervision."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ._violation import Checker
+
+__all__ = ["SUPERVISION"]
+
+SUPERVISION: Mapping[str, Checker] = {}

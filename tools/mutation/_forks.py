@@ -1,0 +1,103 @@
+"""One mutant, one fork: the parent has imported everything heavy once, a child imports the package and runs the tests.
+
+The mutated source never touches a file: an import hook of the child gives it to the one module. A child has a bound in
+time (the alarm ends it: an endless loop is a killed mutant) and in memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.machinery
+import importlib.util
+import os
+import resource
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+    from types import CodeType, ModuleType
+
+__all__ = ["start", "warm_up"]
+
+_HEAVY = (
+    "_pytest.assertion.rewrite", "attrs", "hypothesis.stateful", "msgspec", "numpy", "outcome", "pytest", "pytest_trio",
+    "trio.testing",
+)  # fmt: skip
+_ADDRESS_SPACE = 4 << 30
+
+
+def warm_up() -> None:
+    """Import what the tests need and what no mutant changes. A numerical library's threads would not survive a fork."""
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    for name in _HEAVY:
+        importlib.import_module(name)
+    from hypothesis import HealthCheck, Phase, settings
+
+    found_is_enough = (Phase.explicit, Phase.generate)
+    settings.register_profile(
+        "mutation",
+        max_examples=40,
+        derandomize=True,
+        database=None,
+        deadline=None,
+        phases=found_is_enough,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def start(tree: Path, module: str, source: str, tests: Sequence[str], *, limit_s: int, loud: bool = False) -> int:
+    """The process id of a child that runs ``tests`` with ``source`` as ``module``; it exits with 0 if all passed."""
+    if pid := os.fork():
+        return pid
+    try:
+        signal.alarm(limit_s)
+        resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
+        os._exit(_test(tree, module, source, tests, loud=loud))
+    finally:
+        os._exit(70)
+
+
+def _test(tree: Path, module: str, source: str, tests: Sequence[str], *, loud: bool) -> int:
+    if not loud:
+        _hush()
+    os.chdir(tree)
+    sys.path.insert(0, str(tree))
+    sys.meta_path.insert(0, _Finder(module, source, str(tree.joinpath(*module.split(".")).with_suffix(".py"))))
+    import omni_actors
+
+    assert omni_actors.__file__ == str(tree / "omni_actors" / "__init__.py"), "the tests would test another tree"
+    import pytest
+
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutation", "--rootdir", str(tree)]
+    return int(pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]))
+
+
+def _hush() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+class _Finder:
+    """Finds one module, and gives it another source."""
+
+    def __init__(self, module: str, source: str, path: str) -> None:
+        self._module, self._loader = module, _Loader(module, path)
+        self._loader.mutated = source
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._module:
+            return None
+        return importlib.util.spec_from_file_location(name, self._loader.path, loader=self._loader)
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    mutated = ""
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compile(self.mutated, self.path, "exec", dont_inherit=True)
