@@ -54,6 +54,7 @@ class RequestTable:
         self.leases: dict[str, Lease] = {}
         self.load: Counter[tuple[str, int]] = Counter()
         self.late = 0
+        self.ended: Counter[Kind] = Counter()
         self.unsettled = 0
         self._by_id: dict[str, dict[str, Record]] = {}
         self._clock, self._on_closed = clock, on_closed
@@ -122,6 +123,7 @@ class RequestTable:
             return None
         record.terminal = self._terminal(record, kind, error, reason, stage)
         self.unsettled -= 1
+        self.ended[kind] += 1
         live = tuple(lease for lease in record.leases.values() if lease.state is LeaseState.LIVE)
         for lease in live:
             lease.state = lease_next(lease.state, LeaseEvent.ABORT, lease.key)

@@ -42,7 +42,7 @@ class Statistics:
     """Counts. ``requests``: not yet released by every engine; ``unsettled``: without their end; ``leases``: pieces of
     work that engines hold; ``slots`` and ``prompt_bytes``: credits taken; ``jobs``: inputs being prepared or waiting for
     a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, and messages of
-    engines that came too ``late`` to matter.
+    engines that came too ``late`` to matter; ``ended``: how many requests ended in which way.
     """
 
     requests: int
@@ -55,6 +55,7 @@ class Statistics:
     batches: int
     refused: int
     late: int
+    ended: Mapping[Kind, int]
 
 
 class OmniRuntime:
@@ -194,7 +195,7 @@ class OmniRuntime:
         return self._ladder.report
 
     def statistics(self) -> Statistics:
-        """What the runtime holds, now. Synchronous and cheap; all of it but ``refused`` and ``late`` goes back to 0."""
+        """What the runtime holds, now. Synchronous and cheap; all but the totals goes back to 0."""
         handler, table = self._handler, self._handler.table
         return Statistics(
             requests=len(table.records),
@@ -207,6 +208,7 @@ class OmniRuntime:
             batches=self._inbox.waiting,
             refused=handler.admission.refused,
             late=table.late,
+            ended={kind: table.ended[kind] for kind in Kind},
         )
 
     def check(self) -> None:

@@ -21,6 +21,7 @@ from omni_actors.config import PipelineSpec, StageSpec, load_object, registered,
 from omni_actors.lifecycle import Edge, Graph, Node
 from omni_actors.stages import EngineKind, StageEvent, StageSupervisor, bounded_shield, open_service_nursery
 
+from ._collector import rare_collections
 from ._handler import RequestHandler
 from ._omni import OmniRuntime
 from ._router import Inbox, Router
@@ -60,17 +61,18 @@ async def open_omni(
     spec = _spec(pipeline, overrides)
     raised: BaseException | None = None
     try:
-        async with world(spec) as place, open_service_nursery() as services, trio.open_nursery() as jobs:
-            parts = _assemble(spec, place, jobs, on_event)
-            try:
-                await parts.start(services.start_soon)
-                yield parts.omni
-            except BaseException as error:
-                raised = error
-                raise
-            finally:
-                await _leave(parts.omni, drain=raised is None)
-                jobs.cancel_scope.cancel()
+        with rare_collections():
+            async with world(spec) as place, open_service_nursery() as services, trio.open_nursery() as jobs:
+                parts = _assemble(spec, place, jobs, on_event)
+                try:
+                    await parts.start(services.start_soon)
+                    yield parts.omni
+                except BaseException as error:
+                    raised = error
+                    raise
+                finally:
+                    await _leave(parts.omni, drain=raised is None)
+                    jobs.cancel_scope.cancel()
     except BaseExceptionGroup as group:
         leaving = _one(group, raised)
         raise leaving from leaving.__cause__
@@ -173,9 +175,12 @@ async def _leave(omni: OmniRuntime, *, drain: bool) -> None:
 
 
 def _one(group: BaseExceptionGroup[BaseException], raised: BaseException | None) -> BaseException:
-    """The one error that leaves: a failure of the runtime's own tasks before the body's, and the body's as itself."""
-    errors = [error for error in _flat(group, raised) if not isinstance(error, trio.Cancelled)]
-    ours = [error for error in errors if error is not raised]
+    """The one error that leaves: a failure of the runtime's own tasks before the body's, and the body's as itself.
+
+    The body's may be a group. Nurseries rebuild groups on their way out, so it is known by its leaves.
+    """
+    bodys = {id(leaf) for leaf in _leaves(raised)} if raised is not None else set()
+    ours = [leaf for leaf in _leaves(group) if id(leaf) not in bodys and not isinstance(leaf, trio.Cancelled)]
     if not ours:
         return raised if raised is not None else group
     if graver := [error for error in ours if not isinstance(error, Exception)]:
@@ -187,8 +192,7 @@ def _one(group: BaseExceptionGroup[BaseException], raised: BaseException | None)
     return fatal
 
 
-def _flat(error: BaseException, whole: BaseException | None) -> list[BaseException]:
-    """The leaves of a group; ``whole`` is a leaf even if it is a group: the body's own."""
-    if isinstance(error, BaseExceptionGroup) and error is not whole:
-        return [leaf for inner in error.exceptions for leaf in _flat(inner, whole)]
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
     return [error]

@@ -101,6 +101,10 @@ class StageClient(Protocol):
         """Since when the engine owes us something (a live lease, a pending call); None: it may be silent."""
 
     @property
+    def last_made(self) -> float:
+        """``trio.current_time()`` of the last output of any lease; ``-inf`` before the first."""
+
+    @property
     def hang_extension(self) -> float:
         """Absolute time until which a pending call with a deadline of its own excuses silence; ``-inf`` if none."""
 

@@ -93,6 +93,13 @@ class Replica:
         """The current process, if there is one."""
         return self._generation.process.pid if self._generation and self._generation.process else None
 
+    @property
+    def stalled_s(self) -> float:
+        """For how many seconds it has owed something and made nothing; 0 while it owes nothing or is not ready."""
+        if not self.ready or (owed := self.client.owed_since) is None:
+            return 0.0
+        return trio.current_time() - max(owed, self.client.last_made)
+
     def suspect(self, generation: int) -> None:
         """An abort was not confirmed in time: ask for a sign of life now. The hang detector does the rest."""
         if self.ready and self.generation == generation:

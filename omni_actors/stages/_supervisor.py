@@ -49,13 +49,17 @@ class StageEvent:
 
 @attrs.frozen(kw_only=True)
 class StageState:
-    """A stage, now. ``state`` is starting, ready, restarting or down; ``reason`` says why it isn't ready."""
+    """A stage, now. ``state`` is starting, ready, restarting or down; ``reason`` says why it isn't ready.
+
+    ``stalled_s``: for how long the slowest of its ready replicas has owed an answer and made nothing.
+    """
 
     stage: str
     state: str
     ready: int
     replicas: int
     reason: str | None = None
+    stalled_s: float = 0.0
 
 
 class _Started(trio.TaskStatus[Any]):
@@ -200,7 +204,14 @@ class StageSupervisor:
         else:
             name = "restarting" if self._last_error else "starting"
         reason = None if ready else str(self._last_error or "it is still starting")
-        return StageState(stage=self.spec.name, state=name, ready=ready, replicas=len(states), reason=reason)
+        return StageState(
+            stage=self.spec.name,
+            state=name,
+            ready=ready,
+            replicas=len(states),
+            reason=reason,
+            stalled_s=max(replica.stalled_s for replica in self.replicas),
+        )
 
     def _observed(self, event: ChildEvent) -> None:
         if event.error is not None:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "in_a_thread", "join", "join_bytes", "speak",
-    "voice", "words",
+    "repeat_prompt", "voice", "words",
 ]  # fmt: skip
 
 
@@ -26,6 +26,11 @@ def speak(upstream: Mapping[str, StageResult], request: RequestView) -> str:
     """The producer's text as an LLM's prompt."""
     (source,) = upstream.values()
     return source.text
+
+
+def repeat_prompt(upstream: Mapping[str, StageResult], request: RequestView) -> Any:
+    """The user's own prompt once more, whatever the producer said."""
+    return request.prompt
 
 
 def echo(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:

@@ -1,16 +1,18 @@
 """The router's inbox: batches keep their order, and a bug in applying one ends the router, not the client."""
 
+from itertools import pairwise
+
 import pytest
 import trio
 import trio.testing
 
 from omni_actors._errors import ActorDied
-from omni_actors.lifecycle.events import Batch
-from omni_actors.runtime._router import Inbox, Router
+from omni_actors.lifecycle.events import Batch, Released
+from omni_actors.runtime._router import PER_PASS, Inbox, Router
 
 
-def batch(number):
-    return Batch("llm", 0, number, [])
+def batch(number, events=0):
+    return Batch("llm", 0, number, [Released("k")] * events)
 
 
 class Noting(Router):
@@ -32,6 +34,35 @@ async def test_a_batch_is_applied_in_its_senders_step(nursery):
 
     assert router.applied == [1]
     assert inbox.waiting == 0
+
+
+async def test_a_pass_of_the_scheduler_is_not_for_the_router_alone(nursery):
+    """However many replicas speak in one pass: after so many events the next batches wait for later ones."""
+    inbox, router = Inbox(8), Noting()
+    nursery.start_soon(router.run, inbox)
+    await trio.testing.wait_all_tasks_blocked()
+
+    for number in range(8):
+        nursery.start_soon(inbox.put, batch(number, PER_PASS // 2))
+    applied = [0]
+    while applied[-1] < 8:
+        await trio.lowlevel.checkpoint()
+        applied.append(len(router.applied))
+
+    assert max(after - before for before, after in pairwise(applied)) == 2
+    assert inbox.waiting == 0
+
+
+async def test_order_is_kept_from_pass_to_pass(nursery):
+    inbox, router = Inbox(8), Noting()
+    nursery.start_soon(router.run, inbox)
+    await trio.testing.wait_all_tasks_blocked()
+
+    for number in range(8):
+        await inbox.put(batch(number, PER_PASS // 2))
+    await trio.testing.wait_all_tasks_blocked()
+
+    assert router.applied == list(range(8))
 
 
 async def test_what_comes_before_the_router_runs_is_applied_first():

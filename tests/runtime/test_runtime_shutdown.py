@@ -94,6 +94,18 @@ async def test_the_bodys_exception_leaves_as_itself(world, autojump_clock):
     assert omni.closed
 
 
+async def test_a_group_of_the_bodys_leaves_as_itself(world, autojump_clock):
+    async def fail() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_omni(speech(), world=world) as omni, trio.open_nursery() as nursery:
+            nursery.start_soon(omni.wait_health, lambda health: not health.ready)
+            nursery.start_soon(fail)
+    assert [type(error) for error in caught.value.exceptions] == [KeyError]
+    assert world.launcher.processes == []
+
+
 async def test_cancelling_the_body_stops_everything(world, autojump_clock):
     with trio.move_on_after(1):
         async with open_omni(speech(), world=world):

@@ -52,7 +52,7 @@ class StageDiffusionClient:
         self._owed_since: float | None = None
         self._watchers: list[Callable[[], None]] = []
         self._pings = self._pongs = 0
-        self._last_heard = -math.inf
+        self._last_heard = self._last_made = -math.inf
         self._broken = self._closed = False
         self.progress: dict[str, tuple[int, int]] = {}
         self.busy_s: float | None = None
@@ -154,6 +154,7 @@ class StageDiffusionClient:
     def _apply(self, message: wire.Message, before: LeaseState) -> None:
         match message:
             case wire.Output(key=key):
+                self._last_made = self._last_heard
                 if before is not LeaseState.ABORTING and key not in self._to_abort:
                     self._events.append(Produced(key, _payload(message), message.finished))
             case wire.Released(key=key):
@@ -270,6 +271,11 @@ class StageDiffusionClient:
     def last_heard(self) -> float:
         """``trio.current_time()`` of the last message of any kind; ``-inf`` before the first."""
         return self._last_heard
+
+    @property
+    def last_made(self) -> float:
+        """Absolute time of the last output; ``-inf`` before the first."""
+        return self._last_made
 
     @property
     def owed_since(self) -> float | None:

@@ -7,6 +7,7 @@ third never waits for the router, so an abort leaves even while every mailbox is
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ class StageEngineCoreClient:
         self._input = transport.router(f"{name}-i")
         self._output = transport.pull(f"{name}-o")
         self._conversation: Conversation | None = None
-        self._last_heard = trio.current_time()
+        self._last_heard, self._last_made = trio.current_time(), -math.inf
         self._owed_since: float | None = None
         self._owed_watchers: list[Callable[[], None]] = []
         self._aborts, self._aside = trio.Event(), trio.Event()
@@ -66,6 +67,11 @@ class StageEngineCoreClient:
     def last_heard(self) -> float:
         """Absolute time of the last message of any kind."""
         return self._last_heard
+
+    @property
+    def last_made(self) -> float:
+        """Absolute time of the last events; ``-inf`` before the first."""
+        return self._last_made
 
     @property
     def owed_since(self) -> float | None:
@@ -167,6 +173,7 @@ class StageEngineCoreClient:
             if talk.doomed:
                 self._aborts.set()
             if talk.events:
+                self._last_made = self._last_heard
                 await deliver(talk.take())
             if talk.verdict is not None:
                 raise talk.verdict

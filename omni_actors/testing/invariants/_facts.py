@@ -29,7 +29,7 @@ from omni_actors.testing.sim._history import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Facts", "Generation", "Lease", "Request"]
+__all__ = ["Facts", "Generation", "Lease", "Request", "in_words"]
 
 
 @attrs.define(eq=False)
@@ -71,7 +71,7 @@ class Lease:
 
 @attrs.define(eq=False)
 class Generation:
-    """One life of a replica. ``ready``, ``stopping``, ``dead`` (said to be exited or stopped) are the runtime's words."""
+    """One life of a replica. ``ready``, ``stopping``, ``dead`` (said to be exited or stopped) are its words."""
 
     place: Place
     spawned: int | None = None
@@ -82,6 +82,11 @@ class Generation:
     dead: int | None = None
     verdict: str | None = None
     faults: list[int] = attrs.field(factory=list)
+
+
+def in_words(place: Place) -> str:
+    """As messages name a generation."""
+    return "stage {}, replica {}, generation {}".format(*place)
 
 
 class Facts:

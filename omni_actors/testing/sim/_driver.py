@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import trio
 
-from omni_actors._errors import OmniError
+from omni_actors._errors import OmniError, TransformFailed
 from omni_actors.lifecycle import Terminal
 from omni_actors.runtime import Stream, open_omni
 
@@ -60,7 +60,7 @@ Worlds = Callable[["PipelineSpec"], AbstractAsyncContextManager["World"]]
 class Faults(Protocol):
     """What a world can do to its engines. Each returns the generation it was done to, or None: nobody was there."""
 
-    def signal(self, stage: str, replica: int, signum: int) -> int | None: ...
+    def signal(self, stage: str, replica: int, signum: int, member: str = "engine") -> int | None: ...
 
     def exit(self, stage: str, replica: int, code: int) -> int | None: ...
 
@@ -125,6 +125,7 @@ class Driver:
         reader.terminal = terminal
         if terminal is not None:
             error = terminal.error
+            self._blame(reader, error)
             self.record(
                 TerminalSeen(
                     at=self.now,
@@ -138,6 +139,11 @@ class Driver:
                     made=_made(terminal),
                 )
             )
+
+    def _blame(self, reader: _Reader, error: BaseException | None) -> None:
+        """Keep what a pipeline's own function raised: whoever wrote it wants to see its arguments."""
+        if isinstance(error, TransformFailed):
+            self.history.failures[reader.op.request] = error
 
     def look(self) -> None:
         """Bounds that take longer to see; to be called now and then."""
@@ -217,7 +223,7 @@ class Driver:
         """Write down what the runtime holds; with no request in it, that is nothing."""
         if self.omni is not None:
             counts = attrs.asdict(self.omni.statistics())
-            del counts["refused"], counts["late"]
+            del counts["refused"], counts["late"], counts["ended"]
             self.omni.check()
             self.record(State(at=self.now, when="quiet", counts=counts))
 
@@ -246,8 +252,9 @@ class Driver:
                 self._start(self.shutdown, op)
             case Cancel():
                 self._root.cancel()
-            case Kill(signal=name):
-                self._fault(op, lambda: self._faults.signal(op.stage, op.replica, signal.Signals[f"SIG{name}"]))
+            case Kill(signal=name, member=member):
+                signum = signal.Signals[f"SIG{name}"]
+                self._fault(op, lambda: self._faults.signal(op.stage, op.replica, signum, member))
             case Stall():
                 self._fault(op, lambda: self._faults.signal(op.stage, op.replica, signal.SIGSTOP))
             case Resume():
@@ -259,11 +266,11 @@ class Driver:
 
     def _fault(self, op: Kill | Stall | Resume | Exit | Inject, act: Callable[[], int | None]) -> None:
         # The fault is written first: what the runtime does about it comes after.
-        number = len(self.history.events)
+        number, at = len(self.history.events), self.now
         generation = act()
         name = op.what if isinstance(op, Inject) else type(op).__name__.lower()
         event = Faulted(
-            at=self.now,
+            at=at,
             op=name,
             stage=op.stage,
             replica=op.replica,
@@ -342,6 +349,7 @@ class Driver:
             if reader.scope.cancelled_caught:
                 how = "Cancelled"
         except (OmniError, _Raised) as error:
+            self._blame(reader, error)
             how = type(error).__name__
         except trio.Cancelled:
             how = "Cancelled"
