@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
+from omni_actors._buggify import pause
 from omni_actors._errors import ActorDied, EngineDead, OmniError, ProtocolError
 from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import Batch, Event, ReplicaDied
@@ -198,6 +199,7 @@ class Generation:
             if starting.cancelled_caught:
                 self._conclude("hang", f"did not become ready within {start_s:g} s")
                 return
+            await pause("replica.ready")
             self._ready = True
             started()
             async with trio.open_nursery() as nursery:
@@ -236,6 +238,7 @@ class Generation:
                 listening_since = trio.current_time()
 
     async def _emit(self, events: list[Event]) -> None:
+        await pause("replica.emit")
         await self._context.send(Batch(self._spec.name, self.replica, self.number, events))
 
     # ------------------------------------------------------------------ the end
@@ -285,6 +288,7 @@ class Generation:
             self._stopping.deadline = min(self._stopping.deadline, deadline)
 
     async def _declare_dead(self) -> None:
+        await pause("replica.bury")
         error = self._verdict
         if error is None:
             pid = self.process.pid if self.process else None

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 import trio
 
+from omni_actors._buggify import chance
 from omni_actors._errors import UsageError
 
 from ._addresses import checked_name
@@ -94,9 +95,11 @@ class MemorySocket(OutboundSocket):
             if self._closed:
                 raise trio.ClosedResourceError(f"{self._address} is closed")
             moved = self._outbox.flush(self._write, FLUSH_BUDGET)
-            batch = self.drain(limit)
+            batch = self.drain(1 if chance("socket.one") else limit)
             if batch:
                 await trio.lowlevel.cancel_shielded_checkpoint()
+                if chance("socket.late"):
+                    await trio.lowlevel.cancel_shielded_checkpoint()
                 return batch
             if moved:
                 await trio.lowlevel.checkpoint()  # more may move now; only a look that moved nothing may park

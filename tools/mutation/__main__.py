@@ -63,6 +63,7 @@ class _Target:
 def main() -> int:
     """Everything; the exit status."""
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that children and the copy go too
     warm_up()
     with tempfile.TemporaryDirectory(prefix="mutation-") as folder:
         tree = _copy(Path(folder).resolve())

@@ -6,6 +6,7 @@ time (the alarm ends it: an endless loop is a killed mutant) and in memory.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.machinery
 import importlib.util
@@ -26,12 +27,18 @@ _HEAVY = (
     "_pytest.assertion.rewrite", "attrs", "hypothesis.stateful", "msgspec", "numpy", "outcome", "pytest", "pytest_trio",
     "trio.testing",
 )  # fmt: skip
+_ARGUMENTS = (
+    "-x", "-q", "-p", "pytest_trio.plugin", "-p", "_hypothesis_pytestplugin", "-p", "no:cacheprovider",
+    "--hypothesis-profile=mutation", "-W", "ignore::pytest.PytestAssertRewriteWarning",
+)  # fmt: skip
 _ADDRESS_SPACE = 4 << 30
 
 
 def warm_up() -> None:
     """Import what the tests need and what no mutant changes. A numerical library's threads would not survive a fork."""
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # finding them costs more than most mutants
+    sys.dont_write_bytecode = False  # the tests are rewritten once, not once per mutant
     for name in _HEAVY:
         importlib.import_module(name)
     from hypothesis import HealthCheck, Phase, settings
@@ -46,6 +53,8 @@ def warm_up() -> None:
         phases=found_is_enough,
         suppress_health_check=list(HealthCheck),
     )
+    gc.collect()
+    gc.freeze()  # no child needs to look at what was there before it
 
 
 def start(tree: Path, module: str, source: str, tests: Sequence[str], *, limit_s: int, loud: bool = False) -> int:
@@ -71,8 +80,7 @@ def _test(tree: Path, module: str, source: str, tests: Sequence[str], *, loud: b
     assert omni_actors.__file__ == str(tree / "omni_actors" / "__init__.py"), "the tests would test another tree"
     import pytest
 
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=mutation", "--rootdir", str(tree)]
-    return int(pytest.main([*arguments, "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests]))
+    return int(pytest.main([*_ARGUMENTS, "--rootdir", str(tree), *tests]))
 
 
 def _hush() -> None:
