@@ -7,7 +7,7 @@ REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench train clean
+.PHONY: help setup demo test test-fast lint bench mutation train clean
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text and speech)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-fast  the tests that start no vLLM engine"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
+	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
 	@echo "make train      train the tiny-omni models again"
 
 setup: $(STAMP)
@@ -47,7 +48,11 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	@for name in engine chain idle abort startup shutdown demo; do $(BIN)/omni-actors bench $$name || exit $$?; done
+	@for name in engine chain idle abort startup shutdown demo inflight abort-soak; do $(BIN)/omni-actors bench $$name || exit $$?; done
+
+mutation: setup
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/mutation.txt
+	$(BIN)/python -m tools.mutation
 
 train: setup
 	$(BIN)/python training/train_tiny_omni.py

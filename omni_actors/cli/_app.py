@@ -44,6 +44,12 @@ StageParams = Annotated[
 Stats = Annotated[bool, typer.Option("--stats", help="Print where each request's time went.")]
 Mermaid = Annotated[bool, typer.Option("--mermaid", help="As a Mermaid flowchart.")]
 BenchName = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one; without it they are listed.")]
+MaybeTarget = Annotated[str | None, typer.Argument(metavar="PIPELINE", help="A name or a deploy file, run on fakes.")]
+Examples = Annotated[int, typer.Option("--examples", min=1, help="How many scenarios.")]
+Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of the first batch of scenarios; drawn without it.")]
+Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that share the work; one per core.")]
+ScenarioFile = Annotated[str | None, typer.Option("--scenario", metavar="FILE|-", help="Run this one only.")]
+Svg = Annotated[Path | None, typer.Option("--svg", help="Where to draw a failure, or the scenario; prove-failure.svg.")]
 Pairs = Annotated[int, typer.Option("--pairs", min=15, help="Pairs of runs behind each ratio.")]
 
 
@@ -201,3 +207,24 @@ def bench(
             progress = _stderr()
             chosen = BenchOptions(pairs=pairs, progress=lambda words: progress.print(words, highlight=False))
             _end(run_bench(name, chosen, _stdout(as_json), as_json=as_json))
+
+
+@app.command()
+def prove(
+    pipeline: MaybeTarget = None,
+    examples: Examples = 1000,
+    seed: Seed = None,
+    jobs: Jobs = None,
+    scenario: ScenarioFile = None,
+    svg: Svg = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Run a pipeline on fakes under thousands of schedules and faults, and check every invariant."""
+    with guarded(as_json=as_json, debug=debug):
+        from omni_actors.cli._prove import ProveJob, run_prove
+
+        job = ProveJob(
+            target=pipeline, examples=examples, seed=seed, jobs=jobs, scenario=scenario, svg=svg, as_json=as_json
+        )
+        _end(run_prove(job, _stderr(), _stdout(as_json)))

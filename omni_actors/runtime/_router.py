@@ -4,8 +4,8 @@ A thin shell around ``lifecycle``: it looks up the lease, asks routing what foll
 
 While the router is at rest and nothing waits for it, its ``Inbox`` applies a batch in the step of the stage client that
 brought it: the same synchronous work, one pass of the scheduler less (8 % of the host's CPU at one request at a time).
-That goes on for ``PER_PASS`` events; the batch after them waits for the router, which takes one per pass. So however
-many replicas speak at once, nobody waits long for the scheduler: neither for the routing nor for the readers it wakes.
+Of what many replicas bring in one pass, ``PER_PASS`` events go that way; the batches after them wait for the router,
+which takes one per pass. So however many speak at once, nobody waits long for the scheduler or the readers they wake.
 """
 
 from __future__ import annotations
@@ -29,37 +29,51 @@ __all__ = ["Inbox", "Router"]
 logger = logging.getLogger("omni_actors.router")
 
 PER_PASS = 256
-"""Events that may be applied between two steps of the router. One more pass per 256 events costs next to nothing."""
+"""Events that may be applied in about one pass of the scheduler before the router has to take a step."""
 
 
 class Inbox:
     """Where stage clients put their batches. Order is kept: what comes while a batch waits, waits behind it.
 
-    ``router`` is the running one; without it, batches wait in its mailbox. ``waiting`` counts them. ``spent``: events
-    applied since the router's last step.
+    ``router`` is the running one; without it, batches wait in its mailbox. ``waiting`` counts them.
     """
 
     def __init__(self, capacity: int) -> None:
         self._ref, self.mailbox = open_mailbox("router", capacity=capacity)
         self.router: Router | None = None
         self.waiting = 0
-        self.spent = 0
+        self._spent = 0
+        self._first: tuple[str, int] | None = None  # who brought the first of the events that were spent
 
     async def put(self, batch: Batch) -> None:
         """Hand over one batch. A checkpoint only if it has to wait: a client's next receive is one anyway.
 
         Raises ActorDied if the router has ended. Cancelled, it has put nothing in.
         """
-        if self.router is None or self.waiting or self.spent >= PER_PASS or chance("inbox.queue"):
+        if self.router is None or self.waiting or not self._room(batch) or chance("inbox.queue"):
             await self._queue(batch)
             return
-        self.spent += len(batch.events)
+        self._spent += len(batch.events)
         try:
             self.router.apply(batch)
         except Exception as bug:
             # A bug of ours ends the router, and with it the runtime; the client that brought the batch is not to blame.
             self.router = None
             await self._queue(bug)
+
+    def _room(self, batch: Batch) -> bool:
+        """Whether this pass may take it. A client checkpoints between two batches: when the first one is back, the pass
+        is another one. So a few replicas, each in its own time, never wait.
+        """
+        sender = (batch.stage, batch.replica)
+        if sender == self._first or not self._spent:
+            self._first, self._spent = sender, 0
+        return self._spent < PER_PASS
+
+    def stepped(self, batch: Batch) -> None:
+        """The router has applied a batch that had waited."""
+        self.waiting -= 1
+        self._first, self._spent = (batch.stage, batch.replica), len(batch.events)
 
     async def _queue(self, item: Batch | Exception) -> None:
         self.waiting += 1
@@ -88,8 +102,7 @@ class Router:
                         raise item
                     assert isinstance(item, Batch), "nobody asks the router anything"
                     self.apply(item)
-                    inbox.waiting -= 1
-                    inbox.spent = len(item.events)
+                    inbox.stepped(item)
             finally:
                 inbox.router = None
 

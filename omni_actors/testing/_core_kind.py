@@ -1,7 +1,8 @@
 """The engine kind ``fake-core``: the runtime's own EngineCore client against a fake engine, without vLLM.
 
 The stage's ``engine_args`` are the fields of ``FakeCoreBehaviour``. Prompts are text (a code point is a token), token
-ids, or prompt dicts of these; params are a mapping of ``FakeParams``.
+ids, prompt dicts of these, or chat messages, whose contents are joined; params are a mapping of ``FakeParams``. A
+stage with a ``script`` stands in for a real one: it takes any sampling params, and has no limit of its own on tokens.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class FakeFrontend:
 
     def __init__(self, spec: StageSpec) -> None:
         self._spec = spec
-        self.max_model_len = _behaviour(spec).max_model_len
+        behaviour = _behaviour(spec)
+        self.max_model_len, self._scripted = behaviour.max_model_len, bool(behaviour.script)
         self._known = frozenset(FakeParams.__struct_fields__)
         self._params(None)
 
@@ -98,6 +100,8 @@ class FakeFrontend:
     def _tokens(self, prompt: Any) -> list[int]:
         if isinstance(prompt, Mapping):
             prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
+        if isinstance(prompt, list) and prompt and all(isinstance(message, Mapping) for message in prompt):
+            prompt = "\n".join(_content(message.get("content")) for message in prompt)
         if isinstance(prompt, str):
             prompt = [ord(character) for character in prompt]
         if not isinstance(prompt, list | tuple) or not all(type(token) is int for token in prompt):
@@ -111,10 +115,13 @@ class FakeFrontend:
     def _params(self, params: Any) -> FakeParams:
         if params is not None and not isinstance(params, Mapping):
             raise self._invalid(f"sampling params are a mapping, not {type(params).__name__}")
-        for name in (params or {}).keys() - self._known:
+        for name in set() if self._scripted else (params or {}).keys() - self._known:
             raise self._invalid(f"unknown sampling param {name!r}")
+        merged = {**self._spec.params, **(params or {}), **self._spec.fixed_params}
+        if self._scripted:
+            merged.setdefault("max_tokens", None)
         try:
-            chosen = msgspec.convert({**self._spec.params, **(params or {}), **self._spec.fixed_params}, FakeParams)
+            chosen = msgspec.convert(merged, FakeParams)
         except msgspec.ValidationError as error:
             raise self._invalid(str(error)) from error
         if chosen.n < 1 or (chosen.max_tokens is not None and chosen.max_tokens < 1):
@@ -123,6 +130,13 @@ class FakeFrontend:
 
     def _invalid(self, words: str) -> InvalidRequest:
         return InvalidRequest(f"stage {self._spec.name!r}: {words}", stage=self._spec.name)
+
+
+def _content(content: Any) -> str:
+    """A chat message's text: what is not text in it (images, audio) is left out."""
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+    return str(content or "")
 
 
 class FakeCoreKind:

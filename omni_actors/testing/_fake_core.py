@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 import trio
 
-from omni_actors.testing._launcher import Exit, current_process
+from omni_actors.testing._exit import Exit
 from omni_actors.wire.vllm.codec import DEAD
 from omni_actors.wire.vllm.handshake import ENGINE_IDENTITY
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["FakeCore", "FakeCoreBehaviour", "fake_core", "fake_tokens"]
 
 _STOP, _LENGTH, _ABORT, _ERROR = 0, 1, 2, 3
+_HOARD_BYTES = 1 << 20
 _GARBAGE = b"\xc1 no message"
 _ENCODE = msgspec.msgpack.Encoder().encode
 
@@ -42,7 +43,10 @@ class FakeCoreBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     of making tokens up. ``die_at``: the token at which ``death`` happens: ``exit`` (with ``exit_code``), ``kill``,
     ``sentinel`` (the wire's last word, then exit 1), ``garbage`` (undecodable bytes, it lives on), ``stall`` (it
     hangs for good). ``reject``: prompts beginning so are failed by the engine. ``handshake``: ``silent`` says nothing,
-    ``exit`` writes ``stderr`` and exits. ``model`` is ignored; it is there because specs have one.
+    ``exit`` writes ``stderr`` and exits. ``workers``: processes that a real process has below it; it reports itself
+    dead when one ends. ``hoard``: a prompt that begins so makes it take 1 MiB at each step. ``model`` is ignored; it is
+    there because specs have one. ``script``: what it says instead, texts or token ids; the prompt decides which of
+    them, and ``tokens`` is not used.
     """
 
     tokens: int = 16
@@ -58,18 +62,29 @@ class FakeCoreBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     handshake: Literal["speak", "silent", "exit"] = "speak"
     ignore_sigterm: bool = False
     max_model_len: int = 4096
+    workers: int = 0
+    hoard: str = ""
     model: str = ""
+    script: tuple[str | tuple[int, ...], ...] = ()
 
 
 def fake_tokens(prompt: Sequence[int], behaviour: FakeCoreBehaviour, params: FakeParams | None = None) -> list[int]:
     """Every token that the fake engine makes for a prompt: a prefix of them is what a request has produced."""
     params = params or FakeParams()
-    count = behaviour.tokens if params.max_tokens is None else min(behaviour.tokens, params.max_tokens)
+    natural = _natural_tokens(prompt, behaviour, params.seed or 0)
+    return natural if params.max_tokens is None else natural[: params.max_tokens]
+
+
+def _natural_tokens(prompt: Sequence[int], behaviour: FakeCoreBehaviour, seed: int) -> list[int]:
+    """All that would be made without a limit."""
     if behaviour.echo:
-        return list(prompt[:count])
-    state = zlib.crc32(",".join(map(str, prompt)).encode()) ^ ((params.seed or 0) * 2654435761)
+        return list(prompt[: behaviour.tokens])
+    state = zlib.crc32(",".join(map(str, prompt)).encode()) ^ (seed * 2654435761)
+    if behaviour.script:
+        line = behaviour.script[state % len(behaviour.script)]
+        return [ord(character) for character in line] if isinstance(line, str) else list(line)
     tokens = []
-    for _ in range(count):
+    for _ in range(behaviour.tokens):
         state = (state * 1103515245 + 12345) & 0x7FFFFFFF
         tokens.append(97 + (state >> 16) % 26)
     return tokens
@@ -83,9 +98,9 @@ class _Running:
     def __init__(self, add: FakeAdd, behaviour: FakeCoreBehaviour) -> None:
         params = add.sampling_params
         self.add, self.position = add, 0
-        self.tokens = fake_tokens(add.prompt_token_ids, behaviour, params)
-        natural = min(behaviour.tokens, len(add.prompt_token_ids)) if behaviour.echo else behaviour.tokens
-        self.reason = _LENGTH if len(self.tokens) < natural else _STOP
+        natural = _natural_tokens(add.prompt_token_ids, behaviour, params.seed or 0)
+        self.tokens = natural if params.max_tokens is None else natural[: params.max_tokens]
+        self.reason = _LENGTH if len(self.tokens) < len(natural) else _STOP
         self.stop_reason: int | None = None
         end = next((i for i, token in enumerate(self.tokens) if token in params.stop_token_ids), None)
         if end is not None:
@@ -116,6 +131,7 @@ class FakeCore:
         self._waiting: deque[_Running] = deque()
         self._running: list[_Running] = []
         self._made = 0
+        self._hoarding, self._hoard = False, list[bytearray]()
         self._life = trio.CancelScope()
         self._code = 0
 
@@ -156,6 +172,13 @@ class FakeCore:
         if requests:
             self._say([FakeOutput(request.add.request_id, [], finish_reason=_ABORT) for request in requests])
         self._life.cancel()
+
+    async def lose_worker(self) -> None:
+        """What the end of a worker does: the wire's last word, then exit 1."""
+        self._send([DEAD])
+        # The real one also gives its sender thread some time before it exits.
+        await trio.sleep(self.behaviour.token_s)
+        await self._exit(1)
 
     async def _handshake(self) -> tuple[Socket, Socket, Socket]:
         """HELLO, the addresses, the ready response on the input socket, READY."""
@@ -199,6 +222,8 @@ class FakeCore:
         outputs = [request.step() for request in self._running]
         self._running = [request for request in self._running if not request.ended]
         before, self._made = self._made, self._made + len(outputs)
+        if self._hoarding:
+            self._hoard.append(bytearray(_HOARD_BYTES))
         if self.behaviour.die_at is not None and before < self.behaviour.die_at <= self._made:
             await self._die()
         self._say(outputs)
@@ -215,10 +240,7 @@ class FakeCore:
             case "exit":
                 await self._exit(self.behaviour.exit_code)
             case "sentinel":
-                self._send([DEAD])
-                # The real one also gives its sender thread some time before it exits.
-                await trio.sleep(self.behaviour.token_s)
-                await self._exit(1)
+                await self.lose_worker()
 
     def _hear(self, message: Message) -> None:
         kind = bytes(message[0])
@@ -233,8 +255,8 @@ class FakeCore:
             self._send([_ENCODE(FakeOutputs(utility_output=self._call(call_id, method, args)))])
 
     def _add(self, add: FakeAdd) -> None:
-        begin = [ord(character) for character in self.behaviour.reject]
-        if begin and add.prompt_token_ids[: len(begin)] == begin:
+        self._hoarding = self._hoarding or _begins(add, self.behaviour.hoard)
+        if _begins(add, self.behaviour.reject):
             self._say([FakeOutput(add.request_id, [], finish_reason=_ERROR)])
         else:
             self._waiting.append(_Running(add, self.behaviour))
@@ -259,6 +281,11 @@ class FakeCore:
             self._output.send(frames)
 
 
+def _begins(add: FakeAdd, text: str) -> bool:
+    """Whether a prompt begins with this text; none does with an empty one."""
+    return bool(text) and add.prompt_token_ids[: len(text)] == [ord(character) for character in text]
+
+
 def _ready(behaviour: FakeCoreBehaviour) -> dict[str, Any]:
     limits = {"max_model_len": behaviour.max_model_len, "max_num_seqs": behaviour.max_running}
     return {**limits, "num_gpu_blocks": 64, "block_size": 16, "vllm_version": "fake", "dtype": "none"}
@@ -275,6 +302,8 @@ async def fake_core(launch: Launch, payload: Mapping[str, Any], transport: Trans
 
     Raises Exit with the exit code (negative: a signal); cancelled, it is gone at once, as by SIGKILL.
     """
+    from omni_actors.testing._launcher import current_process  # not where the fake is a process of its own
+
     behaviour = msgspec.convert(payload["engine_args"], FakeCoreBehaviour)
     core, process = FakeCore(behaviour, payload["handshake"], transport), current_process()
     if behaviour.stderr:

@@ -12,25 +12,37 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 import msgspec
 import trio
 
-from omni_actors._errors import ConfigError
-from omni_actors.stages.omni import OmniKind
-from omni_actors.testing._launcher import Exit, current_process
+from omni_actors.testing._exit import Exit
 from omni_actors.wire import omni as wire
 from omni_actors.wire.omni import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from omni_actors.config.specs import StageSpec
     from omni_actors.stages._interface import Launch
     from omni_actors.transport import Message, Transport
 
-__all__ = ["FakeBehaviour", "FakeExit", "FakeOmni", "FakeOmniKind", "fake_omni"]
+__all__ = ["FakeBehaviour", "FakeChunk", "FakeExit", "FakeOmni", "FakeTensor", "fake_omni"]
 
 HEARTBEAT_S = 1.0
 FakeExit = Exit
 """What a fake engine raises to end its process with ``code``; negative: by that signal."""
 GARBAGE = b"\xffgarbage"
+
+
+class FakeTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tensor of a script: ``data`` is in base64 where bytes cannot stand, in engine arguments and in JSON."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: bytes
+
+
+class FakeChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One chunk of a script: tensors by name, and plain values (``text``, ``sample_rate``) beside them."""
+
+    tensors: dict[str, FakeTensor] = {}
+    meta: dict[str, Any] = {}
 
 
 class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,6 +53,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     death at ``die_at_chunk``, negative for a signal. ``stall_at_chunk``: the process freezes, hears and says nothing
     more. ``stuck_at_chunk``: the lease makes nothing more, the process lives. ``garbage_at_chunk``: bytes that are no
     message. ``release`` and ``release_s``: how, and how late, it confirms. ``stderr``: a line written at the start.
+    ``script``: lists of chunks; the prompt decides which of them it makes, and ``chunks`` is not used.
     """
 
     chunks: int = 3
@@ -62,6 +75,7 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     exit_at_start: int | None = None
     ignore_sigterm: bool = False
     stderr: str = ""
+    script: tuple[tuple[FakeChunk, ...], ...] = ()
 
 
 class FakeOmni:
@@ -217,6 +231,8 @@ class FakeOmni:
 
 async def fake_omni(launch: Launch, payload: Mapping[str, Any], transport: Transport) -> NoReturn:
     """A fake engine for ``MemoryLauncher``: what runs for a Launch of ``FakeOmniKind``. Raises ``Exit``."""
+    from omni_actors.testing._launcher import current_process  # not where the fake is a process of its own
+
     behaviour = msgspec.convert(payload["args"], FakeBehaviour)
     fake, process = FakeOmni(behaviour, payload, transport), current_process()
     process.on_terminate(_deaf if behaviour.ignore_sigterm else fake.stop)
@@ -234,6 +250,8 @@ def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.
     if behaviour.echo:
         inputs = prompt["inputs"] if isinstance(prompt, dict) else prompt
         return [({"data": wire.Tensor("uint8", (1,), bytes([value]))}, {}) for value in inputs] or [({}, {})]
+    if behaviour.script:
+        return _scripted(behaviour, prompt)
     if behaviour.signed:
         sums = [zlib.crc32(f"{prompt!r} {seq}".encode()).to_bytes(4, "little") for seq in range(behaviour.chunks)]
         return [({"data": wire.Tensor("uint8", (4,), data)}, {}) for data in sums] or [({}, {})]
@@ -243,18 +261,14 @@ def _chunks(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.
     return [({"audio": audio}, {"sample_rate": 24_000}) for _ in range(behaviour.chunks)] or [({}, {})]
 
 
-class FakeOmniKind(OmniKind):
-    """The kind ``fake``: the generation kind's client, with this engine as the child. ``model`` is not looked at."""
-
-    module = "omni_actors.testing.fake_omni"
-
-    def check(self, spec: StageSpec) -> None:
-        """Raises ConfigError for engine arguments that are no FakeBehaviour."""
-        try:
-            msgspec.convert(dict(spec.engine_args), FakeBehaviour)
-        except msgspec.ValidationError as error:
-            raise ConfigError(f"stage {spec.name}: engine_args: {error}", stage=spec.name) from None
-
-    def payload(self, spec: StageSpec) -> dict[str, Any]:
-        """The behaviour, as ``args``."""
-        return {"args": dict(spec.engine_args)}
+def _scripted(behaviour: FakeBehaviour, prompt: Any) -> list[tuple[dict[str, wire.Tensor], dict[str, Any]]]:
+    """The line of the script that the prompt, tensors and all, decides."""
+    state = 0
+    for frame in wire.encode(wire.Submit("", prompt)):
+        state = zlib.crc32(frame, state)
+    chunks = behaviour.script[state % len(behaviour.script)]
+    made = []
+    for chunk in chunks:
+        tensors = {name: wire.Tensor(each.dtype, each.shape, each.data) for name, each in chunk.tensors.items()}
+        made.append((tensors, dict(chunk.meta)))
+    return made or [({}, {})]

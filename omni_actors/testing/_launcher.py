@@ -21,6 +21,8 @@ import trio
 from omni_actors._errors import StartupFailed
 from omni_actors.stages._shield import bounded_shield, open_service_nursery
 
+from ._exit import Exit
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -34,14 +36,6 @@ Engine = Callable[["Launch", dict[str, Any], "Transport"], Awaitable[None]]
 
 _FIRST_PID = 1000
 _TAIL = 20
-
-
-class Exit(Exception):
-    """Raised by an engine to end its process with ``code``; negative: by that signal."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(f"exit {code}")
-        self.code = code
 
 
 class _Starter(Protocol):
@@ -222,8 +216,8 @@ class MemoryProcess:
     def _handle(self, handler: Callable[[], object]) -> None:
         try:
             handler()
-        except Exit as end:
-            self._die(end.code)
+        except Exception as error:
+            self._die(self._code_of(error))
 
     def _die(self, code: int) -> None:
         if self._fate is None:

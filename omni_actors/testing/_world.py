@@ -14,8 +14,9 @@ from omni_actors.transport import MemoryTransport
 
 from ._core_kind import FakeCoreKind
 from ._fake_core import fake_core
-from ._fake_omni import FakeOmniKind, fake_omni
+from ._fake_omni import fake_omni
 from ._launcher import Engine, MemoryLauncher, Observe, open_memory_launcher
+from ._omni_kind import FakeOmniKind
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -24,13 +25,14 @@ if TYPE_CHECKING:
     from omni_actors.stages import EngineKind
     from omni_actors.transport import Transport
 
-__all__ = ["MemoryWorld"]
+__all__ = ["FAKE", "FAKE_CORE", "MemoryWorld"]
 
 ENGINES: Mapping[str, Engine] = {
     "omni_actors.testing.fake_core": fake_core,
     "omni_actors.testing.fake_omni": fake_omni,
 }
 KINDS: Mapping[str, EngineKind] = {"fake": FakeOmniKind(), "fake-core": FakeCoreKind()}
+FAKE, FAKE_CORE = KINDS["fake"], KINDS["fake-core"]
 
 
 class MemoryWorld:

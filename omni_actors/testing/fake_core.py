@@ -21,7 +21,12 @@ def main() -> None:
     """Run the fake until it ends as its behaviour says. Does not return."""
     payload = read_payload()
     behaviour = msgspec.convert(payload["engine_args"], FakeCoreBehaviour)
-    run_fake(behaviour, lambda transport: FakeCore(behaviour, payload["handshake"], transport), linger_s=_LINGER_S)
+    run_fake(
+        behaviour,
+        lambda transport: FakeCore(behaviour, payload["handshake"], transport),
+        linger_s=_LINGER_S,
+        workers=behaviour.workers,
+    )
 
 
 if __name__ == "__main__":

@@ -83,12 +83,20 @@ def shared_memory(pids: Iterable[int]) -> set[str]:
     for pid in pids:
         process = _PROC / str(pid)
         try:
-            paths = [line.partition(_SHARED_MEMORY)[2] for line in (process / "maps").read_text().splitlines()]
-            paths += [os.readlink(fd).partition(_SHARED_MEMORY)[2] for fd in (process / "fd").iterdir()]
+            lines = (process / "maps").read_text().splitlines()
+            targets = [_target(fd) for fd in (process / "fd").iterdir()]
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended meanwhile
+        paths = [line.partition(_SHARED_MEMORY)[2] for line in (*lines, *targets)]
         held.update(path for path in paths if path and not path.endswith("(deleted)"))
     return held
+
+
+def _target(fd: Path) -> str:
+    try:
+        return os.readlink(fd)
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # just closed: that says nothing of the others
 
 
 class Watch:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["MemorySocket", "MemoryTransport"]
 
 Kind = Literal["ROUTER", "PULL"]
+_PEER_QUEUE = 10_000
 
 
 @attrs.define(eq=False)
@@ -233,7 +234,10 @@ class _Connected(MemorySocket):
 
 
 class MemoryTransport:
-    """Makes in-memory sockets at ``mem://name`` and closes them. ``hwm`` and ``queue_limit`` as in ``ZmqTransport``."""
+    """Makes in-memory sockets at ``mem://name`` and closes them. ``hwm`` and ``queue_limit`` as in ``ZmqTransport``.
+
+    ``queue_limit`` is the bound sockets', which are the runtime's; peers have queues of their own, of ZeroMQ's size.
+    """
 
     def __init__(self, *, hwm: int = 10_000, queue_limit: int = 10_000) -> None:
         self._hwm, self._queue_limit = hwm, queue_limit
@@ -326,7 +330,7 @@ class MemoryTransport:
 
     def _connect(self, kind: Kind, address: str, identity: bytes) -> MemorySocket:
         endpoint = self._endpoint(kind, address)
-        return self._opened(_Connected(endpoint, identity, self._hwm, self._queue_limit))
+        return self._opened(_Connected(endpoint, identity, self._hwm, _PEER_QUEUE))
 
     def _opened(self, socket: MemorySocket) -> MemorySocket:
         self._sockets = [other for other in self._sockets if not other._closed]

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from omni_actors._errors import ActorNotReady, GaveUp
 from omni_actors.actors import Backoff, ChildSpec, Intensity, PerChild, Supervisor
+from omni_actors.testing.sim._schedule import scheduled_by
 
 STOP_S = 3.0
 
@@ -246,8 +247,6 @@ class Run:
 
 
 def real(plan: Plan) -> Run:
-    # The one private name of trio in this package's tests: without it every example would get the same schedule.
-    trio._core._run._r.seed(plan.seed)
     run = Run()
     supervisor = Supervisor(
         [ChildSpec(s.name, acting(s, run), s.restart, start_s=s.start_s, stop_s=STOP_S) for s in plan.children],
@@ -270,7 +269,8 @@ def real(plan: Plan) -> Run:
                     run.outcome = "start failed: " + error.message.split("'")[1]
                 nursery.cancel_scope.cancel()
 
-    trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
+    with scheduled_by(plan.seed):
+        trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
     return run
 
 

@@ -11,8 +11,8 @@ from omni_actors.lifecycle.events import Batch, Released
 from omni_actors.runtime._router import PER_PASS, Inbox, Router
 
 
-def batch(number, events=0):
-    return Batch("llm", 0, number, [Released("k")] * events)
+def batch(number, events=0, replica=0):
+    return Batch("llm", replica, number, [Released("k")] * events)
 
 
 class Noting(Router):
@@ -43,7 +43,7 @@ async def test_a_pass_of_the_scheduler_is_not_for_the_router_alone(nursery):
     await trio.testing.wait_all_tasks_blocked()
 
     for number in range(8):
-        nursery.start_soon(inbox.put, batch(number, PER_PASS // 2))
+        nursery.start_soon(inbox.put, batch(number, PER_PASS // 2, replica=number))
     applied = [0]
     while applied[-1] < 8:
         await trio.lowlevel.checkpoint()
@@ -53,16 +53,27 @@ async def test_a_pass_of_the_scheduler_is_not_for_the_router_alone(nursery):
     assert inbox.waiting == 0
 
 
-async def test_order_is_kept_from_pass_to_pass(nursery):
+async def test_order_is_kept_when_a_replicas_batch_has_to_wait(nursery):
     inbox, router = Inbox(8), Noting()
     nursery.start_soon(router.run, inbox)
     await trio.testing.wait_all_tasks_blocked()
 
     for number in range(8):
-        await inbox.put(batch(number, PER_PASS // 2))
+        await inbox.put(batch(number, PER_PASS // 2, replica=number % 4))
     await trio.testing.wait_all_tasks_blocked()
 
     assert router.applied == list(range(8))
+
+
+async def test_one_replica_never_waits_for_the_router(nursery):
+    inbox, router = Inbox(8), Noting()
+    nursery.start_soon(router.run, inbox)
+    await trio.testing.wait_all_tasks_blocked()
+
+    for number in range(8):
+        await inbox.put(batch(number, PER_PASS))
+        assert router.applied[-1] == number
+        assert inbox.waiting == 0
 
 
 async def test_what_comes_before_the_router_runs_is_applied_first():

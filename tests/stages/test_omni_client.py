@@ -13,8 +13,9 @@ from omni_actors._errors import EngineRejected, InvalidRequest, ProtocolError
 from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import LeaseFailed, Produced, Released, TensorChunk, TextChunk
 from omni_actors.stages.omni import KIND, OmniFrontend
-from omni_actors.testing._fake_omni import FakeBehaviour, FakeOmni, FakeOmniKind, fake_omni
+from omni_actors.testing._fake_omni import FakeBehaviour, FakeOmni, fake_omni
 from omni_actors.testing._launcher import Exit, open_memory_launcher
+from omni_actors.testing._omni_kind import FakeOmniKind
 from omni_actors.transport import MemoryTransport
 from omni_actors.wire import omni as wire
 

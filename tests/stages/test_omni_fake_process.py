@@ -15,7 +15,7 @@ import trio
 
 from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import Produced, Released
-from omni_actors.testing._fake_omni import FakeOmniKind
+from omni_actors.testing._omni_kind import FakeOmniKind
 from omni_actors.transport import ZmqTransport
 
 pytestmark = pytest.mark.process

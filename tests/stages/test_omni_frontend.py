@@ -11,7 +11,7 @@ import pytest
 from omni_actors._errors import ConfigError, InvalidRequest
 from omni_actors.config.specs import StageSpec
 from omni_actors.stages.omni import KIND, OmniFrontend
-from omni_actors.testing._fake_omni import FakeOmniKind
+from omni_actors.testing._omni_kind import FakeOmniKind
 from omni_actors.wire import omni as wire
 
 MODEL = "omni_actors.engines.generation:Generator"

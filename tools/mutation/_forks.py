@@ -1,7 +1,7 @@
 """One mutant, one fork: the parent has imported everything heavy once, a child imports the package and runs the tests.
 
 The mutated source never touches a file: an import hook of the child gives it to the one module. A child has a bound in
-time (the alarm ends it: an endless loop is a killed mutant) and in memory.
+time (an endless loop is a killed mutant) and in memory.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import CodeType, ModuleType
 
+    import pytest
+
 __all__ = ["start", "warm_up"]
 
 _HEAVY = (
@@ -32,6 +34,8 @@ _ARGUMENTS = (
     "--hypothesis-profile=mutation", "-W", "ignore::pytest.PytestAssertRewriteWarning",
 )  # fmt: skip
 _ADDRESS_SPACE = 4 << 30
+_PATIENCE = 20
+"""Seconds of the wall clock for each second of its own: a busy machine must not kill a mutant."""
 
 
 def warm_up() -> None:
@@ -58,11 +62,15 @@ def warm_up() -> None:
 
 
 def start(tree: Path, module: str, source: str, tests: Sequence[str], *, limit_s: int, loud: bool = False) -> int:
-    """The process id of a child that runs ``tests`` with ``source`` as ``module``; it exits with 0 if all passed."""
+    """The process id of a child that runs ``tests`` with ``source`` as ``module``; it exits with 0 if all passed.
+
+    ``limit_s`` bounds its processor time.
+    """
     if pid := os.fork():
         return pid
     try:
-        signal.alarm(limit_s)
+        resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s))
+        signal.alarm(_PATIENCE * limit_s)
         resource.setrlimit(resource.RLIMIT_AS, (_ADDRESS_SPACE, _ADDRESS_SPACE))
         os._exit(_test(tree, module, source, tests, loud=loud))
     finally:
@@ -80,7 +88,21 @@ def _test(tree: Path, module: str, source: str, tests: Sequence[str], *, loud: b
     assert omni_actors.__file__ == str(tree / "omni_actors" / "__init__.py"), "the tests would test another tree"
     import pytest
 
-    return int(pytest.main([*_ARGUMENTS, "--rootdir", str(tree), *tests]))
+    shown = "--tb=short" if loud else "--tb=no"
+    return int(pytest.main([*_ARGUMENTS, shown, "--rootdir", str(tree), *tests], plugins=[_QuickFirst()]))
+
+
+class _QuickFirst:
+    """A pytest plugin: properties come after the plain tests, for most mutants die of those."""
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        from _pytest.unittest import TestCaseFunction
+
+        def slow(item: pytest.Item) -> bool:
+            tried = getattr(item, "function", None)
+            return isinstance(item, TestCaseFunction) or getattr(tried, "is_hypothesis_test", False)
+
+        items.sort(key=slow)
 
 
 def _hush() -> None:

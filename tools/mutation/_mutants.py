@@ -39,9 +39,9 @@ class Mutant:
     source: str
 
     @property
-    def name(self) -> str:
-        """How it is listed; it does not change with the lines above it."""
-        return f"{self.scope}: {self.before} => {self.after}"
+    def words(self) -> tuple[str, str, str]:
+        """How it is told from the others; it does not change with the lines above it."""
+        return self.scope, self.before, self.after
 
 
 def mutants_of(path: str, source: str) -> list[Mutant]:
@@ -97,11 +97,11 @@ def _shorter(before: str, after: str) -> tuple[str, str]:
 
 def _numbered(found: Sequence[Mutant]) -> list[Mutant]:
     """The same change can be made in two places of one scope; the later ones say so."""
-    counts: Counter[str] = Counter()
+    counts: Counter[tuple[str, str, str]] = Counter()
     numbered = []
     for mutant in sorted(found, key=lambda mutant: mutant.line):
-        counts[mutant.name] += 1
-        again = f" (#{counts[mutant.name]})" if counts[mutant.name] > 1 else ""
+        counts[mutant.words] += 1
+        again = f" (#{counts[mutant.words]})" if counts[mutant.words] > 1 else ""
         numbered.append(replace(mutant, after=mutant.after + again))
     return numbered
 

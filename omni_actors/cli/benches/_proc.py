@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Watched",
     "cpu_s",
+    "cpu_wait_s",
     "descendants",
     "is_tracker",
     "own_shm",
+    "private_bytes",
     "resident_bytes",
     "run_folders",
     "shm_names",
@@ -98,6 +100,12 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total
 
 
+def cpu_wait_s() -> float:
+    """Seconds that this process's main thread was ready to run while others had the CPUs. 0 if the kernel won't say."""
+    numbers = _read(Path("/proc/self/schedstat")).split()
+    return int(numbers[1]) / 1e9 if len(numbers) == 3 else 0.0
+
+
 def switches(pids: Iterable[int]) -> int:
     """How often their threads went to sleep of their own accord: once per wake-up. Of living threads only."""
     total = 0
@@ -109,7 +117,12 @@ def switches(pids: Iterable[int]) -> int:
 
 
 def resident_bytes() -> int:
-    """This process's private memory that is in RAM: what would be free if it ended. Shared libraries don't count."""
+    """What of this process is in RAM, shared pages too."""
+    return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def private_bytes() -> int:
+    """What of this process is in RAM and nobody else's: what would be free if it ended."""
     lines = Path("/proc/self/smaps_rollup").read_bytes().splitlines()
     return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith((b"Private_Clean:", b"Private_Dirty:")))
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import gc
 import math
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import trio
@@ -22,16 +23,16 @@ from omni_actors.config import Deadlines, Limits
 from omni_actors.runtime import open_omni
 from omni_actors.testing.rigs import core, pipeline
 
-from ._proc import cpu_s, resident_bytes
+from ._proc import cpu_s, cpu_wait_s, private_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from omni_actors.cli._bench import BenchOptions
     from omni_actors.config import PipelineSpec
     from omni_actors.runtime import OmniRuntime
 
-__all__ = ["House", "Seen", "measure", "run", "summary"]
+__all__ = ["House", "Seen", "Window", "measure", "run", "summary"]
 
 _PROMPT = "Tell me a long story about a lighthouse and the people who keep it, and do not stop before I say so."
 _PROBE_S = 0.005
@@ -39,6 +40,7 @@ _REFUSE_WITHIN_S = 1.0
 _FILL_S = 120.0
 _TOKENS = 1000
 _WARM_UP = 50
+_BUSY_SHARE = 0.1
 
 
 @attrs.frozen(kw_only=True)
@@ -54,26 +56,32 @@ class House:
     def spec(self) -> PipelineSpec:
         """The pipeline: one LLM stage, admission as large as the house, an operator's deadlines."""
         seats = math.ceil(self.requests / self.replicas)
-        engine = {"tokens": _TOKENS, "token_s": self.token_s, "max_running": seats}
+        engine: dict[str, Any] = {"tokens": _TOKENS, "token_s": self.token_s, "max_running": seats}
         stage = core("llm", output="text", replicas=self.replicas, deadlines=Deadlines(), **engine)
         return pipeline(stage, limits=Limits(max_requests=self.requests), drain_s=0.0, abort_s=30.0)
 
 
 @attrs.frozen(kw_only=True)
-class Seen:
-    """The raw numbers. ``streamed``: requests that were in flight throughout and read something meanwhile;
-    ``confirmed``: those that no engine held any more when the cancellation was over.
-    """
+class Window:
+    """What was seen while all streamed. ``streamed``: requests that were in flight throughout, and read something."""
 
-    house: House
-    held_bytes: int
     streamed: int
-    confirmed: int
-    cancel_s: float
     delays_s: Sequence[float]
     refusals_s: Sequence[float]
     outputs_per_s: float
     cpu_share: float
+    cpu_wait_share: float
+
+
+@attrs.frozen(kw_only=True)
+class Seen:
+    """The raw numbers. ``confirmed``: requests that no engine held any more when the cancellation was over."""
+
+    house: House
+    held_bytes: int
+    window: Window
+    cancel_s: float
+    confirmed: int
 
 
 async def run(options: BenchOptions) -> BenchResult:
@@ -88,18 +96,18 @@ async def measure(house: House, progress: Callable[[str], None]) -> Seen:
         crowd = _Crowd(omni, house.requests)
         await crowd.warm_up()
         gc.collect()
-        empty = resident_bytes()
+        empty = private_bytes()
         async with trio.open_nursery() as readers:
             await crowd.enter(readers, progress)
-            held = resident_bytes() - empty
-            watched = await _watch(omni, crowd, house, progress)
+            held = private_bytes() - empty
+            window = await _watch(omni, crowd, house, progress)
             progress("cancelling all of them")
             cancelled_at = trio.current_time()
             readers.cancel_scope.cancel()
         cancel_s = trio.current_time() - cancelled_at
         confirmed = await crowd.confirmed()
         omni.check()
-    return Seen(house=house, held_bytes=held, cancel_s=cancel_s, confirmed=confirmed, **watched)
+    return Seen(house=house, held_bytes=held, window=window, cancel_s=cancel_s, confirmed=confirmed)
 
 
 class _Crowd:
@@ -115,7 +123,7 @@ class _Crowd:
     async def warm_up(self) -> None:
         """What the first requests make once and for all is no cost of the others."""
         async with trio.open_nursery() as nursery:
-            for _ in range(_WARM_UP):
+            for _ in range(min(_WARM_UP, len(self.read))):
                 nursery.start_soon(self._one)
 
     async def _one(self) -> None:
@@ -149,23 +157,25 @@ class _Crowd:
         return known.count(False)
 
 
-async def _watch(omni: OmniRuntime, crowd: _Crowd, house: House, progress: Callable[[str], None]) -> dict[str, object]:
+async def _watch(omni: OmniRuntime, crowd: _Crowd, house: House, progress: Callable[[str], None]) -> Window:
     """The window: all stream, the probe sleeps and wakes, one more request is refused every now and then."""
     progress(f"watching for {house.window_s:g} s")
-    before, used_s, least = list(crowd.read), cpu_s([os.getpid()]), omni.in_flight
+    before, least = list(crowd.read), omni.in_flight
+    used_s, waited_s = cpu_s([os.getpid()]), cpu_wait_s()
     delays: list[float] = []
     refused: list[float] = []
     async with trio.open_nursery() as watching:
         watching.start_soon(_knock, omni, house, refused)
         await _probe(house.window_s, delays)
     outputs = [after - earlier for after, earlier in zip(crowd.read, before, strict=True)]
-    return {
-        "streamed": min(least, omni.in_flight, sum(count > 0 for count in outputs)),
-        "delays_s": delays,
-        "refusals_s": refused,
-        "outputs_per_s": sum(outputs) / house.window_s,
-        "cpu_share": (cpu_s([os.getpid()]) - used_s) / house.window_s,
-    }
+    return Window(
+        streamed=min(least, omni.in_flight, sum(count > 0 for count in outputs)),
+        delays_s=delays,
+        refusals_s=refused,
+        outputs_per_s=sum(outputs) / house.window_s,
+        cpu_share=(cpu_s([os.getpid()]) - used_s) / house.window_s,
+        cpu_wait_share=(cpu_wait_s() - waited_s) / house.window_s,
+    )
 
 
 async def _probe(window_s: float, delays: list[float]) -> None:
@@ -197,13 +207,13 @@ async def _knock(omni: OmniRuntime, house: House, refused: list[float]) -> None:
 
 def summary(seen: Seen) -> BenchResult:
     """The metrics and their bounds."""
-    house = seen.house
+    house, window = seen.house, seen.window
     samples = {
-        "delay_ms": [1000 * delay for delay in seen.delays_s],
-        "refuse_ms": [1000 * delay for delay in seen.refusals_s],
+        "delay_ms": [1000 * delay for delay in window.delays_s],
+        "refuse_ms": [1000 * delay for delay in window.refusals_s],
     }
     metrics = {
-        "requests": float(seen.streamed),
+        "requests": float(window.streamed),
         "bytes_per_request": seen.held_bytes / house.requests,
         "refuse_ms_p99": _percentile(samples["refuse_ms"], 0.99),
         "cancel_all_s": seen.cancel_s,
@@ -211,8 +221,9 @@ def summary(seen: Seen) -> BenchResult:
         "delay_ms_p50": _percentile(samples["delay_ms"], 0.5),
         "delay_ms_p99": _percentile(samples["delay_ms"], 0.99),
         "delay_ms_max": max(samples["delay_ms"]),
-        "outputs_per_s": seen.outputs_per_s,
-        "host_cpu_share": seen.cpu_share,
+        "outputs_per_s": window.outputs_per_s,
+        "host_cpu_share": window.cpu_share,
+        "host_cpu_wait_share": window.cpu_wait_share,
     }
     bounds = {
         "requests": Bound(low=house.requests),
@@ -222,21 +233,25 @@ def summary(seen: Seen) -> BenchResult:
         "confirmed_fraction": Bound(low=1),
         "delay_ms_p99": Bound(high=50),
     }
-    return BenchResult(metrics=metrics, samples=samples, notes=_notes(house, seen), bounds=bounds)
+    return BenchResult(metrics=metrics, samples=samples, notes=_notes(house, window), bounds=bounds)
 
 
 def _percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)))]
+    return ordered[math.ceil(share * len(ordered)) - 1]
 
 
-def _notes(house: House, seen: Seen) -> tuple[str, ...]:
+def _notes(house: House, window: Window) -> tuple[str, ...]:
+    busy = (
+        f"the machine was busy: the host had no CPU for {window.cpu_wait_share:.0%} of the time; run it on a quiet one"
+    )
     return (
         f"{house.replicas} fake engines, processes on vLLM's wire, up to {math.ceil(house.requests / house.replicas)} "
         f"requests each; a step of all of them every {house.token_s:g} s, in one message; their phases as they fall",
         "bytes: private memory of the host when all stream less that of the idle one, the readers' tasks included",
-        f"delay: {len(seen.delays_s)} wake-ups due every {1000 * _PROBE_S:g} ms, each missed one counted; "
-        f"refused: {len(seen.refusals_s)} requests in the same {house.window_s:g} s",
+        f"delay: {len(window.delays_s)} wake-ups due every {1000 * _PROBE_S:g} ms, each missed one counted; "
+        f"refused: {len(window.refusals_s)} requests in the same {house.window_s:g} s",
         "cancel_all: from cancelling all readers until every block was left, which is when each release is confirmed; "
         f"an engine answers between two steps, so up to {house.token_s:g} s of it is an engine's step",
+        *([busy] if window.cpu_wait_share > _BUSY_SHARE else []),
     )

@@ -189,9 +189,9 @@ class StageEngineCoreClient:
         while True:
             await self._aborts.wait()
             self._aborts = trio.Event()
-            if self._talk.doomed:
-                for frames in self._talk.take_aborts():
-                    self._send_urgent(frames)
+            if self._talk.doomed and not all(map(self._send_urgent, self._talk.take_aborts())):
+                # Whoever fills the queue is owed an answer as well; when it comes, this is tried again.
+                self._talk.unsend_probe()
 
     async def _serve_aside(self, deliver: Emit) -> None:
         # Waits without a deadline: what happens aside is rare.
@@ -275,7 +275,8 @@ class StageEngineCoreClient:
         """A probe nobody waits for; none is sent while one is under way."""
         if (frames := self._talk.ping()) is not None:
             self._incur_debt()
-            self._send_urgent(frames)
+            if not self._send_urgent(frames):
+                self._talk.unsend_probe()
 
     def close(self) -> None:
         """Close the sockets and fail the pending calls. Idempotent."""
@@ -284,10 +285,14 @@ class StageEngineCoreClient:
         if self._conversation is not None:
             self._conversation.fail_calls(EngineDead(f"{self._name}: the engine is gone", **self._where))
 
-    def _send_urgent(self, frames: Sequence[Any]) -> None:
-        # Gone, or so stuck that it has not taken thousands of these: either way the detectors' verdict answers.
-        with suppress(*_GONE, QueueFull):
-            self._input.send((ENGINE_IDENTITY, *frames), urgent=True)
+    def _send_urgent(self, frames: Sequence[Any]) -> bool:
+        """False if the queue is full. To an engine that is gone all is sent: the detectors' verdict answers."""
+        try:
+            with suppress(*_GONE):
+                self._input.send((ENGINE_IDENTITY, *frames), urgent=True)
+        except QueueFull:
+            return False
+        return True
 
     def _incur_debt(self) -> None:
         if self._owed_since is None:

@@ -195,6 +195,12 @@ class Conversation:
         keys, self._doomed = tuple(self._doomed), []
         return [self._codec.encode_abort(keys), self._probe(keys)]
 
+    def unsend_probe(self) -> None:
+        """The last probe, or the ABORT before it, could not be queued: its leases wait to be told again."""
+        _, keys = self._calls.popitem()
+        assert isinstance(keys, tuple), "a call came between making the probe and sending it"
+        self._doomed[:0] = keys
+
     def ping(self) -> list[Any] | None:
         """A probe that releases nothing; None if a probe is under way."""
         return None if self.probing else self._probe(())

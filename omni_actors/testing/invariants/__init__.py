@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._facts import Facts
-from ._lifecycle import LIFECYCLE
+from ._lifecycle import LIFECYCLE, replays
+from ._outputs import i7_pair as interferes
 from ._requests import REQUESTS
 from ._resources import RESOURCES
 from ._supervision import SUPERVISION
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from omni_actors.testing.sim._history import History
 
-__all__ = ["INVARIANTS", "Checker", "Facts", "Violation", "check"]
+__all__ = ["INVARIANTS", "Checker", "Facts", "Violation", "check", "interferes", "replays"]
 
 INVARIANTS: Mapping[str, Checker] = {**REQUESTS, **RESOURCES, **SUPERVISION, **LIFECYCLE}
 """By name, I0 (the run itself did not fail) to I25."""

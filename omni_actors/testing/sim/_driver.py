@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import trio
 
-from omni_actors._errors import OmniError, TransformFailed
+from omni_actors._errors import InvalidRequest, OmniError, TransformFailed
 from omni_actors.lifecycle import Terminal
 from omni_actors.runtime import Stream, open_omni
 
@@ -90,6 +90,7 @@ class Driver:
         self.omni: OmniRuntime | None = None
         self.begun = trio.current_time()
         self.opened, self.performed, self.closed = trio.Event(), trio.Event(), trio.Event()
+        self.shut = trio.Event()
         self._world, self._faults = world, faults
         self._readers: dict[str, _Reader] = {}
         self._live: list[_Reader] = []
@@ -141,8 +142,8 @@ class Driver:
             )
 
     def _blame(self, reader: _Reader, error: BaseException | None) -> None:
-        """Keep what a pipeline's own function raised: whoever wrote it wants to see its arguments."""
-        if isinstance(error, TransformFailed):
+        """Keep what a pipeline's own functions did wrong: whoever wrote them wants to see the arguments."""
+        if isinstance(error, TransformFailed) or (isinstance(error, InvalidRequest) and reader.stream is not None):
             self.history.failures[reader.op.request] = error
 
     def look(self) -> None:
@@ -224,8 +225,9 @@ class Driver:
         if self.omni is not None:
             counts = attrs.asdict(self.omni.statistics())
             del counts["refused"], counts["late"], counts["ended"]
-            self.omni.check()
+            # Written down first: the check raises where something is left.
             self.record(State(at=self.now, when="quiet", counts=counts))
+            self.omni.check()
 
     def health(self) -> None:
         """Ask, and write down what was said."""
@@ -284,13 +286,14 @@ class Driver:
             self._outer.start_soon(job, *args)
 
     async def _abort(self, request_id: str) -> None:
-        assert self.omni is not None
+        if (omni := self.omni) is None:
+            return
         self._calls = call = self._calls + 1
         live = [r for r in self._live if r.op.user_id == request_id and r.stream is not None and r.terminal is None]
         names = tuple(reader.op.request for reader in live)
         self.record(AbortCalled(at=self.now, call=call, id=request_id, live=names))
         try:
-            report: AbortReport = await self.omni.abort(request_id)
+            report: AbortReport = await omni.abort(request_id)
         except Exception as error:
             returned = AbortReturned(at=self.now, call=call, id=request_id, error=type(error).__name__)
         else:
@@ -306,12 +309,13 @@ class Driver:
         self.record(returned)
 
     async def _call(self, op: Call) -> None:
-        assert self.omni is not None
+        if (omni := self.omni) is None:
+            return
         self._calls = call = self._calls + 1
         self.record(Asked(at=self.now, call=call, stage=op.stage, method=op.method, timeout_s=op.timeout_s))
         error = None
         try:
-            await self.omni.call(op.stage, op.method, "x", timeout_s=op.timeout_s)
+            await omni.call(op.stage, op.method, "x", timeout_s=op.timeout_s)
         except (OmniError, trio.TooSlowError) as raised:
             error = type(raised).__name__
         except BaseExceptionGroup as group:
@@ -320,16 +324,18 @@ class Driver:
 
     async def shutdown(self, op: Shutdown) -> None:
         """Call it, and write down what it returned."""
-        assert self.omni is not None
+        if (omni := self.omni) is None:
+            return
         self._calls = call = self._calls + 1
         limits = {"drain_s": op.drain_s, "abort_s": op.abort_s, "stop_s": op.stop_s}
         self.record(ShutdownCalled(at=self.now, call=call, drain_s=op.drain_s, abort_s=op.abort_s, stop_s=op.stop_s))
-        report: ShutdownReport = await self.omni.shutdown(**limits)
+        report: ShutdownReport = await omni.shutdown(**limits)
         self.record(
             ShutdownReturned(
                 at=self.now, call=call, report=repr(report), killed=report.killed, unreaped=report.unreaped
             )
         )
+        self.shut.set()
 
     # ------------------------------------------------------------------ readers
 

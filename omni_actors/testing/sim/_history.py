@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import attrs
 import msgspec
 
+from omni_actors._errors import OmniError
 from omni_actors.config import PipelineSpec
 
 from ._scenario import Scenario
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
 
 __all__ = [
     "AbortCalled", "AbortReturned", "Accepted", "Answered", "Asked", "Closed", "Crashed", "Deadlocked", "Ended",
@@ -283,11 +283,20 @@ AnyEvent = (
 
 @attrs.define
 class History:
-    """One run. ``clean``: the run went to its end; False where the scenario's own code failed or was cut off."""
+    """One run. ``steps``: how many the scheduler took, once it is over and if anybody counted. ``slack_s``: by how much
+    a deadline may be missed: next to nothing in virtual time.
+
+    Not part of what makes histories equal: ``sites``, those that made something improbable happen; ``failures``, by
+    request, as objects: what a function of the pipeline raised, and what a stage said of the prompt it was given.
+    """
 
     pipeline: PipelineSpec
     scenario: Scenario | None = None
     events: list[AnyEvent] = attrs.field(factory=list)
+    steps: int = 0
+    sites: frozenset[str] = frozenset()
+    failures: dict[str, OmniError] = attrs.field(factory=dict)
+    slack_s: float = 0.001
 
     def of(self, *kinds: type[E]) -> Iterator[E]:
         """The events of these kinds, in order."""

@@ -123,11 +123,16 @@ class Resume(_Op, frozen=True, kw_only=True, tag="resume"):
 
 
 class Kill(_Op, frozen=True, kw_only=True, tag="kill"):
-    """A signal from outside."""
+    """A signal from outside.
+
+    ``member``: the engine itself; a worker process of it; or the replica's "next" generation, the moment that it is
+    spawned. In memory there is only the engine.
+    """
 
     stage: str
     replica: int = 0
-    signal: Literal["KILL", "TERM"] = "KILL"
+    signal: Literal["KILL", "TERM", "INT"] = "KILL"
+    member: Literal["engine", "worker", "next"] = "engine"
 
 
 class Exit(_Op, frozen=True, kw_only=True, tag="exit"):
@@ -177,12 +182,13 @@ Op = Submit | Abort | Leave | Stall | Resume | Kill | Exit | Inject | Call | Shu
 class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """``seed`` orders the tasks and rules the sites. ``hwm`` and ``queue_limit``: messages per pipe and per queue.
 
-    ``stages`` is empty where the pipeline is given beside the scenario (``check_pipeline``). ``buggify``: whether the
-    runtime's sites are active.
+    ``stages`` is empty where the pipeline is given beside the scenario (``check_pipeline``); ``fakes`` is then what its
+    stages' fakes do, by stage. ``buggify``: whether the runtime's sites are active.
     """
 
     ops: tuple[Op, ...] = ()
     stages: tuple[Stage, ...] = ()
+    fakes: dict[str, dict[str, Any]] = {}
     seed: int = 0
     buggify: bool = True
     hwm: int = 10_000

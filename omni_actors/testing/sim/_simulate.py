@@ -1,7 +1,7 @@
 """One run of one scenario: virtual time, in-memory engines, a seeded scheduler, and everything that was seen.
 
 Nothing of the runtime is replaced. What could hang does so in virtual time: when every task waits and no deadline is
-left, the clock jumps to the watchdog's (``DEADLOCK_S``), and the history says who waited.
+left, the clock jumps to the watchdog's (``patience_s``), and the history says who waited, and where.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ from omni_actors.testing._world import MemoryWorld
 from omni_actors.wire import omni
 
 from ._driver import Driver
-from ._history import Crashed, Deadlocked, History, Process, State, Wire
+from ._history import Crashed, History, Process, State, Wire
 from ._scenario import Shutdown
 from ._schedule import scheduled_by
+from ._tasks import DEADLOCK_S, patience_s, watchdog
 from ._wiretap import TappedTransport
 
 if TYPE_CHECKING:
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     from omni_actors.testing._launcher import MemoryProcess
     from omni_actors.transport import MemoryTransport, Transport
 
-    from ._scenario import Scenario
+    from ._scenario import Op, Scenario
 
-__all__ = ["DEADLOCK_S", "MemoryFaults", "Sites", "in_memory", "simulate"]
+__all__ = [
+    "DEADLOCK_S", "SETTLE_S", "MemoryFaults", "Sites", "Watch", "conditions", "in_memory", "left_over", "simulate",
+    "watched",
+]  # fmt: skip
 
-DEADLOCK_S = 1e6
 SETTLE_S = 150
 """Virtual seconds after the last operation in which every deadline of a request, a hang or a restart has passed."""
 
@@ -65,11 +68,14 @@ class Sites:
         return False
 
 
-def simulate(scenario: Scenario, pipeline: PipelineSpec | None = None) -> History:
+def simulate(
+    scenario: Scenario, pipeline: PipelineSpec | None = None, *, at_step: Mapping[int, Op] | None = None
+) -> History:
     """Run a scenario; return its history. The same scenario gives the same history, byte for byte (I25).
 
-    ``pipeline``: instead of the scenario's own stages; its engines must be fakes. Never raises for what the runtime
-    does: that is in the history, for the checkers to judge.
+    ``pipeline``: instead of the scenario's own stages; its engines must be fakes. ``at_step``: more operations, each
+    done right after that step of the scheduler, wherever its batch then is (``History.steps`` says how many there
+    were). Never raises for what the runtime does: that is in the history, for the checkers to judge.
     """
     history = History(pipeline or scenario.pipeline(), scenario)
 
@@ -80,19 +86,32 @@ def simulate(scenario: Scenario, pipeline: PipelineSpec | None = None) -> Histor
             nursery.start_soon(_perform, driver, scenario)
             await driver.hold(lambda: _settle(driver, scenario))
             nursery.cancel_scope.cancel()
-        driver.record(State(at=driver.now, when="closed", counts=_left_over(world.left)))
+        driver.record(State(at=driver.now, when="closed", counts=left_over(world.left)))
 
-    watch = _Watch()
+    watch = Watch(at_step)
+    due = patience_s(history.pipeline, SETTLE_S + max((op.at for op in scenario.ops), default=0.0))
     clock = trio.testing.MockClock(autojump_threshold=0)
+    with conditions(scenario) as sites:
+        try:
+            trio.run(watched, main, history, lambda: due, clock=clock, instruments=[watch])
+        except BaseExceptionGroup as group:
+            if group.subgroup(KeyboardInterrupt) is not None:
+                raise KeyboardInterrupt from None  # somebody's Ctrl-C is no finding
+            history.events.append(Crashed(at=0.0, where="the run", error=repr(group.exceptions[0])))
+    history.steps, history.sites = watch.steps, frozenset(sites.fired)
+    watch.reraise()
+    return history
+
+
+@contextmanager
+def conditions(scenario: Scenario) -> Iterator[Sites]:
+    """What a run of the scenario needs around it: its schedule, its sites, no log."""
+    sites = Sites(scenario.seed)
     with ExitStack() as stack:
         stack.enter_context(scheduled_by(scenario.seed))
         stack.enter_context(_silent_log())
-        stack.enter_context(injecting(Sites(scenario.seed) if scenario.buggify else lambda site: False))
-        try:
-            trio.run(_watched, main, history, clock=clock, instruments=[watch])
-        except BaseExceptionGroup as group:
-            history.events.append(Crashed(at=0.0, where="the run", error=repr(group.exceptions[0])))
-    return history
+        stack.enter_context(injecting(sites if scenario.buggify else lambda site: False))
+        yield sites
 
 
 def in_memory(history: History, scenario: Scenario) -> tuple[Driver, MemoryWorld]:
@@ -147,8 +166,10 @@ class MemoryFaults:
             self.acting = False
         return None if done is False else process.launch.generation
 
-    def signal(self, stage: str, replica: int, signum: int) -> int | None:
-        """Send it a signal."""
+    def signal(self, stage: str, replica: int, signum: int, member: str = "engine") -> int | None:
+        """Send it a signal. Here an engine has no workers, and its next generation is not waited for."""
+        if member != "engine":
+            return None
         signum = signal.Signals(signum)
         return self._act(stage, replica, lambda process: process.kill(signum))
 
@@ -196,21 +217,37 @@ def _output(core: bool, key: str) -> list[bytes]:
 # ---------------------------------------------------------------------- the run
 
 
-class _Watch(trio.abc.Instrument):
-    """Looks after every step of the scheduler."""
+class Watch(trio.abc.Instrument):
+    """Looks after every step of the scheduler, and does what is to be done at a step."""
 
     LOOK = 32
 
-    def __init__(self) -> None:
+    def __init__(self, at_step: Mapping[int, Op] | None = None) -> None:
         self.driver: Driver | None = None
         self.steps = 0
+        self._at_step = at_step or {}
+        self._error: Exception | None = None
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         self.steps += 1
         if (driver := self.driver) is not None:
-            driver.after_step()
-            if self.steps % self.LOOK == 0:
-                driver.look()
+            try:
+                self._look(driver)
+            except Exception as error:
+                # trio would log it and take the instrument off: a run that nobody looks at.
+                self._error = self._error or error
+
+    def _look(self, driver: Driver) -> None:
+        driver.after_step()
+        if self.steps % self.LOOK == 0:
+            driver.look()
+        if (op := self._at_step.get(self.steps)) is not None:
+            driver.do(op)
+
+    def reraise(self) -> None:
+        """Raise what went wrong while looking: a bug of the simulation's own."""
+        if self._error is not None:
+            raise self._error
 
 
 @contextmanager
@@ -225,11 +262,12 @@ def _silent_log() -> Iterator[None]:
         logger.setLevel(before)
 
 
-async def _watched(main: Callable[[], Any], history: History) -> None:
-    with trio.move_on_after(DEADLOCK_S) as scope:
+async def watched(main: Callable[[], Any], history: History, due: Callable[[], float]) -> None:
+    """The run's main task: ``main`` under the watchdog, which ends it when ``due()`` has come."""
+    with trio.CancelScope() as scope:
+        # A task of the system's, so that it is none of those that a run may leave behind.
+        trio.lowlevel.spawn_system_task(watchdog, trio.lowlevel.current_task(), scope, history, due)
         await main()
-    if scope.cancelled_caught:
-        history.events.append(Deadlocked(at=DEADLOCK_S, tasks="the watchdog ended the run"))
 
 
 async def _perform(driver: Driver, scenario: Scenario) -> None:
@@ -245,13 +283,17 @@ async def _settle(driver: Driver, scenario: Scenario) -> None:
     await driver.performed.wait()
     for _ in range(SETTLE_S):
         await trio.sleep(1.0)
+        # What ends in this very moment has tasks that are cancelled and have not run since.
+        await trio.testing.wait_all_tasks_blocked()
         if driver.empty:
             driver.quiet()
             break
-    await driver.shutdown(Shutdown())
+    # A task of its own: whoever holds the runtime may be cancelled now, whoever called shutdown is not.
+    driver.do(Shutdown())
+    await driver.shut.wait()
 
 
-def _left_over(left: Mapping[str, int]) -> dict[str, int]:
+def left_over(left: Mapping[str, int]) -> dict[str, int]:
     """What the runtime left in its world, and the tasks that still are, but for the one that asks."""
     nurseries = trio.lowlevel.current_task().child_nurseries
     return {**left, "tasks": sum(len(nursery.child_tasks) for nursery in nurseries)}

@@ -1,0 +1,393 @@
+"""Hypothesis strategies: pipelines of fake engines, and what happens to them.
+
+Everything drawn is data (``Stage``, ``Scenario``) and shrinks towards the plainest: one stage, few operations, round
+times, no site active. What is improbable but interesting is drawn on purpose: faults while work is live, ids used
+twice, pipes of one message, deadlines too short to hold. Importing this module imports hypothesis.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import attrs
+import msgspec
+from hypothesis import strategies as st
+
+from omni_actors.config import PipelineSpec
+
+from ._scripted import Wire, wire_of
+from .sim._scenario import (
+    Abort,
+    Call,
+    Cancel,
+    Exit,
+    Inject,
+    Kill,
+    Leave,
+    Op,
+    Resume,
+    Scenario,
+    Shutdown,
+    Stage,
+    Stall,
+    Submit,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from hypothesis.strategies import DrawFn, SearchStrategy
+
+__all__ = ["Place", "behaviours", "moments", "operations", "pipelines", "places", "scenarios", "submits"]
+
+T = TypeVar("T")
+
+MAX_STAGES, MAX_REQUESTS, MAX_EVENTS = 5, 7, 7
+_NAMES = "abcde"
+_SHARED_IDS = ("x", "y")
+_NOT_MADE = "video"
+"""A modality that no generated pipeline makes."""
+
+
+@attrs.frozen
+class Place:
+    """A stage, as operations see it."""
+
+    stage: str
+    wire: Wire
+    replicas: int
+    output: str | None
+
+
+def places(pipeline: PipelineSpec | Sequence[Stage]) -> tuple[Place, ...]:
+    """The stages of a pipeline. An LLM of a spec (``vllm``, ``fake-core``) is on vLLM's wire, all else on the other."""
+    if isinstance(pipeline, PipelineSpec):
+        return tuple(Place(s.name, wire_of(s.engine), s.replicas, s.output) for s in pipeline.stages)
+    return tuple(Place(stage.name, stage.wire, stage.replicas, stage.output) for stage in pipeline)
+
+
+# ---------------------------------------------------------------------- seldom and often
+
+
+def _seldom(value: SearchStrategy[T], *, one_in: int = 8) -> SearchStrategy[T | None]:
+    """None, but once in a while."""
+    return st.integers(0, one_in - 1).flatmap(lambda draw: value if draw == one_in - 1 else st.none())
+
+
+def _some(fields: Mapping[str, SearchStrategy[Any]], *, one_in: int = 2) -> SearchStrategy[dict[str, Any]]:
+    """None of these fields, or once in ``one_in`` times one or two of them."""
+    chance, name = st.integers(0, one_in - 1), st.sampled_from(sorted(fields))
+
+    @st.composite
+    def some(draw: DrawFn) -> dict[str, Any]:
+        if draw(chance) != one_in - 1:
+            return {}
+        return {name: draw(fields[name]) for name in sorted({draw(name), draw(name)})}
+
+    return some()
+
+
+@st.composite
+def _slots(draw: DrawFn, item: SearchStrategy[T], count: int, *, filled: int) -> list[T | None]:
+    """``count`` places, ``filled`` of ten of them with an item. What shrinks away leaves its neighbours as they are."""
+    return [draw(item) if draw(_TEN) >= 10 - filled else None for _ in range(count)]
+
+
+_TEN = st.integers(0, 9)
+
+
+@functools.cache
+def moments() -> SearchStrategy[float]:
+    """Seconds from the beginning, in hundredths: mostly while the first requests are at work, now and then much later.
+
+    The grid is that of the fakes' steps, so that things happen at the same moment.
+    """
+    busy, later = st.integers(0, 60), st.integers(0, 300)
+    return st.one_of(busy, busy, later, st.sampled_from((400, 1000, 3000))).map(lambda hundredths: hundredths / 100)
+
+
+# ---------------------------------------------------------------------- pipelines
+
+
+@functools.cache
+def behaviours(wire: Wire, *, scripted: bool = False) -> SearchStrategy[dict[str, Any]]:
+    """Fields of ``FakeCoreBehaviour`` or ``FakeBehaviour``. ``scripted``: what it makes comes from elsewhere."""
+    fields: dict[str, SearchStrategy[Any]] = dict(_CORE if wire == "core" else _OMNI)
+    length = {} if scripted else {("tokens" if wire == "core" else "chunks"): st.integers(1, 8)}
+    return st.tuples(st.fixed_dictionaries(length), _some(fields), _deaths(wire)).map(_merged)
+
+
+def _merged(parts: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
+
+
+_COMMON: dict[str, SearchStrategy[Any]] = {
+    "start_s": st.sampled_from((0.3, 2.0)),
+    "ignore_sigterm": st.just(True),
+}
+_CORE = {
+    **_COMMON,
+    "token_s": st.sampled_from((0.05, 0.5)),
+    "max_running": st.integers(1, 2),
+    "reject": st.sampled_from(("r1", "r2")),
+}
+_OMNI = {
+    **_COMMON,
+    "chunk_s": st.sampled_from((0.05, 0.5)),
+    "capacity": st.integers(1, 2),
+    "fail_at_chunk": st.integers(0, 2),
+    "stuck_at_chunk": st.integers(0, 2),
+    "garbage_at_chunk": st.integers(0, 2),
+    "release": st.sampled_from(("double", "missing")),
+    "release_s": st.sampled_from((0.05, 1.0, 3.0)),
+}
+
+
+@functools.cache
+def _deaths(wire: Wire) -> SearchStrategy[dict[str, Any]]:
+    """Seldom: it dies or hangs by itself."""
+    if wire == "core":
+        kinds = st.sampled_from(("exit", "kill", "sentinel", "garbage", "stall"))
+        deadly = st.fixed_dictionaries({"die_at": st.integers(1, 20), "death": kinds})
+    else:
+        at = st.integers(0, 3)
+        codes = st.sampled_from((3, 0, -9))
+        exits = st.fixed_dictionaries({"die_at_chunk": at, "exit_code": codes})
+        deadly = st.one_of(exits, st.fixed_dictionaries({"stall_at_chunk": at}))
+    return _seldom(deadly, one_in=10).map(lambda found: found or {})
+
+
+_DEADLINES: dict[str, SearchStrategy[Any]] = {
+    "start_s": st.just(1.0),
+    "placement_s": st.sampled_from((0.0, 0.2)),
+    "edge_s": st.sampled_from((0.02, 0.2)),
+    "silence_s": st.just(0.3),
+    "hang_s": st.just(1.5),
+    "stop_s": st.sampled_from((0.0, 0.2)),
+    "stable_s": st.sampled_from((0.01, 1.0)),
+    "backoff_first_s": st.sampled_from((0.01, 2.0)),
+}
+
+
+_WIRES: SearchStrategy[Any] = st.sampled_from(("core", "omni"))
+_REPLICAS = st.sampled_from((1, 1, 1, 2, 3))
+_CHEAP = st.sampled_from((True, True, False))
+_BOOLEANS = st.booleans()
+_CUT = _some(_DEADLINES, one_in=6)
+_HOW = st.sampled_from(("chain", "chain", "any", "several", "root"))
+_OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
+    "core": st.sampled_from((None, "text")),
+    "omni": st.sampled_from((None, "audio", "image")),
+}
+
+
+@st.composite
+def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
+    """One to five stages: a DAG with fan-out and fan-in, both wires, edges in segments where they are legal."""
+    made: list[Stage] = []
+    parts: set[str] = set()
+    for name in _NAMES[:max_stages]:
+        # One chance for each, right before it, and not a number of stages: so that each can shrink away by itself.
+        if made and draw(_TEN) < 5:
+            continue
+        stage = draw(_stage(name, tuple(made), frozenset(parts)))
+        if stage.segments or (len(stage.inputs) == 1 and stage.inputs[0] in parts):
+            parts.add(stage.name)
+        made.append(stage)
+    read = {name for stage in made for name in stage.inputs}
+    return tuple(stage if stage.output or stage.name in read else _with_output(stage) for stage in made)
+
+
+def _with_output(stage: Stage) -> Stage:
+    """Whoever has no consumer has an output, or would never get work."""
+    return msgspec.structs.replace(stage, output="text" if stage.wire == "core" else "audio")
+
+
+@st.composite
+def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[str]) -> Stage:
+    wire: Wire = draw(_WIRES)
+    inputs = draw(_inputs([stage.name for stage in before]))
+    cuttable = {stage.name for stage in before if stage.wire == "core"} - parts
+    return Stage(
+        name=name,
+        wire=wire,
+        inputs=inputs,
+        segments=len(inputs) == 1 and inputs[0] in cuttable and draw(_BOOLEANS),
+        output=draw(_OUTPUTS[wire]),
+        replicas=draw(_REPLICAS),
+        cheap=draw(_CHEAP),
+        behaviour=draw(behaviours(wire)),
+        deadlines=draw(_CUT),
+    )
+
+
+@st.composite
+def _inputs(draw: DrawFn, before: list[str]) -> tuple[str, ...]:
+    """The stage before, mostly; or any one (fan-out), or several (fan-in), or none: another root."""
+    how = draw(_HOW) if before else "root"
+    if how == "root":
+        return ()
+    if how == "chain" or len(before) == 1:
+        return (before[-1],)
+    if how == "any":
+        return (draw(st.sampled_from(before)),)
+    chosen = draw(st.sets(st.sampled_from(before), min_size=2))
+    return tuple(name for name in before if name in chosen)
+
+
+# ---------------------------------------------------------------------- operations
+
+
+def submits(where: Sequence[Place], prompts: SearchStrategy[Any] | None = None) -> SearchStrategy[Submit]:
+    """One request, still without a name. Most readers read to the end; some are slow, leave, or want little time."""
+    outputs = list(dict.fromkeys(place.output for place in where if place.output))
+    more = _some({**_READERS, "modalities": _modalities(outputs), "params": _params(where)})
+
+    @st.composite
+    def submit(draw: DrawFn) -> Submit:
+        fields = draw(more)
+        if "leave_after" in fields:
+            fields["leave"] = draw(_LEAVES)
+        if prompts is not None:
+            fields["prompt"] = draw(prompts)
+        return Submit(at=draw(moments()), request="", **fields)
+
+    return submit()
+
+
+_READERS: Mapping[str, SearchStrategy[Any]] = {
+    "id": st.sampled_from(_SHARED_IDS),
+    "timeout_s": st.sampled_from((0.01, 0.1, 1.0)),
+    "pace_s": st.sampled_from((0.1, 1.0)),
+    "leave_after": st.integers(0, 4),
+    "inside": st.just(False),
+}
+_LEAVES = st.sampled_from(("break", "raise", "cancel"))
+
+
+def _modalities(outputs: list[str]) -> SearchStrategy[tuple[str, ...]]:
+    some = st.lists(st.sampled_from(outputs), min_size=1, unique=True).map(tuple)
+    return st.one_of(some, some, some, st.just((_NOT_MADE,)))
+
+
+def _params(where: Sequence[Place]) -> SearchStrategy[dict[str, Any]]:
+    """Of one stage: two samples, few tokens, a stop string that some texts have."""
+    names = st.sampled_from([place.stage for place in where])
+    core = {place.stage for place in where if place.wire == "core"}
+    two = st.just({"n": 2})
+    few = st.one_of(two, st.just({"max_tokens": 2}), st.just({"stop": ["a", "e"]}))
+    return names.flatmap(lambda name: (few if name in core else two).map(lambda params: {name: params}))
+
+
+def operations(where: Sequence[Place]) -> SearchStrategy[Op]:
+    """Anything but a submit. Aborts and faults mostly; a shutdown or a cancellation seldom, since all ends then."""
+    stages = st.sampled_from(where)
+
+    @st.composite
+    def operation(draw: DrawFn) -> Op:
+        at, kind = draw(moments()), draw(_KINDS)
+        match kind:
+            case "abort":
+                return Abort(at=at, id=draw(_ids()))
+            case "leave":
+                return Leave(at=at, request=draw(_requests()))
+            case "shutdown":
+                return Shutdown(at=at, **draw(_HURRIES))
+            case "cancel":
+                return Cancel(at=at)
+            case "call":
+                return Call(at=at, stage=draw(stages).stage, method=draw(_methods()), timeout_s=draw(_PATIENCE))
+        return draw(_fault(kind, at, draw(stages)))
+
+    return operation()
+
+
+_HURRIES = _some(dict.fromkeys(("drain_s", "abort_s", "stop_s"), st.sampled_from((0.0, 0.2, 1.0))))
+_PATIENCE = st.sampled_from((5.0, 0.0, 0.5))
+_KINDS = st.sampled_from(
+    ["abort"] * 3 + ["kill"] * 2 + ["leave"] * 2 + ["stall"] * 2 + ["resume"] * 2 + ["exit"] + ["inject"] * 3
+    + ["call", "shutdown", "cancel"]
+)  # fmt: skip
+
+
+@st.composite
+def _fault(draw: DrawFn, kind: str, at: float, place: Place) -> Op:
+    replica = draw(st.integers(0, place.replicas - 1)) if place.replicas > 1 else 0
+    where: dict[str, Any] = {"at": at, "stage": place.stage, "replica": replica}
+    match kind:
+        case "kill":
+            return Kill(signal=draw(_SIGNALS), **where)
+        case "exit":
+            return Exit(code=draw(_CODES), **where)
+        case "inject":
+            return Inject(what=draw(_WHAT), **where)
+        case "stall":
+            return Stall(**where)
+    return Resume(**where)
+
+
+_SIGNALS: SearchStrategy[Any] = st.sampled_from(("KILL", "TERM"))
+_CODES = st.sampled_from((3, 0))
+INJECTED: tuple[Any, ...] = ("garbage", "truncated", "empty", "late release", "stranger", "late output")
+_WHAT = st.sampled_from(INJECTED)
+
+
+@functools.cache
+def _requests() -> SearchStrategy[str]:
+    return st.integers(0, MAX_REQUESTS - 1).map(lambda number: f"r{number}")
+
+
+@functools.cache
+def _ids() -> SearchStrategy[str]:
+    return st.one_of(_requests(), _requests(), st.sampled_from((*_SHARED_IDS, "nobody")))
+
+
+@functools.cache
+def _methods() -> SearchStrategy[str]:
+    return st.sampled_from(("echo", "echo", "hang", "no such method"))
+
+
+# ---------------------------------------------------------------------- scenarios
+
+
+@st.composite
+def scenarios(
+    draw: DrawFn,
+    stages: Sequence[Stage] | PipelineSpec | None = None,
+    *,
+    ops: SearchStrategy[Op] | None = None,
+    prompts: SearchStrategy[Any] | None = None,
+    fakes: SearchStrategy[dict[str, dict[str, Any]]] | None = None,
+) -> Scenario:
+    """Up to seven requests and seven other operations, to a generated pipeline or to ``stages``.
+
+    A PipelineSpec as ``stages`` stays outside of the scenario, as its limits do; ``fakes`` draws what its stages' fakes
+    do. ``ops`` draws the operations that are no submits, ``prompts`` what is asked (values that JSON can hold).
+    """
+    known = draw(pipelines()) if stages is None else stages
+    where = places(known)
+    asked = enumerate(draw(_slots(submits(where, prompts), MAX_REQUESTS, filled=6)))
+    others = draw(_slots(operations(where) if ops is None else ops, MAX_EVENTS, filled=5))
+    named = [msgspec.structs.replace(op, request=f"r{number}") for number, op in asked if op is not None]
+    limits = {} if isinstance(known, PipelineSpec) else draw(_TIGHT)
+    return Scenario(
+        ops=(*named, *(op for op in others if op is not None)),
+        stages=() if isinstance(known, PipelineSpec) else tuple(known),
+        fakes={} if fakes is None else draw(fakes),
+        seed=draw(_SEEDS),
+        buggify=draw(_BOOLEANS),
+        **draw(_PIPES),
+        **limits,
+    )
+
+
+_LIMITS: dict[str, SearchStrategy[Any]] = {
+    "max_requests": st.integers(1, 3),
+    "stream_bytes": st.sampled_from((1, 40)),
+    "drain_s": st.sampled_from((0.0, 0.3)),
+    "abort_s": st.sampled_from((0.05, 0.5)),
+}
+_TIGHT = _some(_LIMITS, one_in=3)
+_SEEDS = st.integers(0, 2**32 - 1)
+_PIPES = _some(dict.fromkeys(("hwm", "queue_limit"), st.sampled_from((3, 1))))
