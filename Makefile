@@ -7,12 +7,14 @@ REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast lint bench mutation train clean
+.PHONY: help setup demo test test-fast chaos chaos-real lint bench mutation train clean
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text and speech)"
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
+	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
+	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED)"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
@@ -40,6 +42,12 @@ test: setup
 
 test-fast: setup
 	$(BIN)/python -m pytest -m "not engine"
+
+chaos: setup
+	$(BIN)/python -m omni_actors.testing.chaos --count $(or $(N),200) --seed $(or $(SEED),0)
+
+chaos-real: setup
+	$(BIN)/python -m omni_actors.testing.chaos --real --verbose --count $(or $(N),10) --seed $(or $(SEED),0)
 
 lint: setup
 	$(BIN)/ruff check .

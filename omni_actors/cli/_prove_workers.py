@@ -7,9 +7,10 @@ this process dies, at once where the block is left. Ctrl-C reaches this process 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -137,11 +138,17 @@ class Workers:
 
 def _work(run: Run, pipe: Connection) -> None:
     """A worker's whole life. Waits for work without a deadline: the pipe closes where nobody is left to give any."""
-    try:
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
-            pipe.send((run(pipe.recv(), lambda: pipe.send(None)),))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        return
+            pipe.send((run(pipe.recv(), lambda: _tell(pipe)),))
+
+
+def _tell(pipe: Connection) -> None:
+    """One example more. With nobody there to hear it this process is over, in the middle of whatever it is doing."""
+    try:
+        pipe.send(None)
+    except (BrokenPipeError, ConnectionResetError):
+        os._exit(1)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from omni_actors._errors import UsageError
 from omni_actors.lifecycle import Kind
 
 from ._hypothesis import by_seed_alone
+from ._reduce import smallest
 from ._scripted import spec_of
 from ._subject import Subject, edges, subject
 from .invariants import Violation
@@ -180,6 +181,7 @@ class _Failure:
     scenario: Scenario
     history: History
     violation: Violation
+    deep: bool
 
 
 class _Found(Exception):
@@ -207,7 +209,7 @@ class _Search:
             print_blob=False,
             report_multiple_bugs=False,
             verbosity=Verbosity.quiet,
-            phases=(Phase.generate, Phase.shrink),
+            phases=(Phase.generate, Phase.shrink) if self._subject.drawn else (Phase.generate,),
             suppress_health_check=list(HealthCheck),
         )
         @hypothesis.given(self._subject.scenarios, st.integers(0, DEEP - 1))
@@ -218,6 +220,7 @@ class _Search:
             with by_seed_alone():
                 run()
         except _Found:
+            self._reduce()
             return True
         except hypothesis.errors.Flaky:
             self._not_again()
@@ -232,8 +235,22 @@ class _Search:
             # Shrinking stays with the invariant that it began with.
             found = [each for each in found if each.invariant == self.failure.violation.invariant]
         if found:
-            self.failure = _Failure(scenario, history, found[0])
+            self.failure = _Failure(scenario, history, found[0], deep)
             raise _Found
+
+    def _reduce(self) -> None:
+        """What Hypothesis does not see to be superfluous."""
+        assert self.failure is not None
+        invariant, deep = self.failure.violation.invariant, self.failure.deep
+
+        def fails(scenario: Scenario) -> bool:
+            history, found = self._subject.judge(scenario, deep=deep)
+            same = [violation for violation in found if violation.invariant == invariant]
+            if same:
+                self.failure = _Failure(scenario, history, same[0], deep)
+            return bool(same)
+
+        smallest(self.failure.scenario, fails)
 
     def _not_again(self) -> None:
         """A failure that does not come back is one of I25: the run was no function of its scenario."""

@@ -35,11 +35,14 @@ SCRIPT_LINES = 8
 
 @attrs.frozen
 class Subject:
-    """What is proved: generated pipelines (``spec`` None) or one of a user's."""
+    """What is proved: generated pipelines (``spec`` None) or one of a user's. ``drawn``: something comes from a user's
+    strategies, and only Hypothesis knows how to make that smaller.
+    """
 
     spec: PipelineSpec | None
     scenarios: SearchStrategy[Scenario]
-    allow_failures: bool
+    allow_failures: bool = False
+    drawn: bool = False
 
     def run(self, scenario: Scenario) -> History:
         """One run."""
@@ -79,13 +82,13 @@ def subject(
     if spec is None:
         if outputs:
             raise UsageError("outputs belong to the stages of a pipeline, and none was given")
-        return Subject(None, scenarios(prompts=asked), allow_failures)
+        return Subject(None, scenarios(prompts=asked), drawn=prompts is not None)
     names = [stage.name for stage in spec.stages]
     for name in outputs:
         if name not in names:
             raise UsageError(f"outputs for an unknown stage {name!r}; {did_you_mean(name, names, known='stages')}")
     fakes = st.fixed_dictionaries({s.name: _fake(s, outputs.get(s.name)) for s in spec.stages})
-    return Subject(spec, scenarios(spec, prompts=asked, fakes=fakes), allow_failures)
+    return Subject(spec, scenarios(spec, prompts=asked, fakes=fakes), allow_failures, drawn=True)
 
 
 def _as_json(prompt: Any) -> Any:

@@ -82,7 +82,9 @@ STYLE = (
     f"{{fill:{_RED}}}.m-failed,.m-lease-failed,.m-died,.m-exit,.m-crashed,.m-deadlocked,.m-down{{stroke:{_RED};"
     f"stroke-width:2}}.m-refused{{stroke:{_AMBER}}}.m-unsent,.m-no-fault{{stroke:{_GREY}}}.m-output{{opacity:.6}}"
     f".here{{stroke:{_RED};stroke-dasharray:3 3;opacity:.7}}.badge{{fill:{_RED}}}.number{{fill:#fff;font-weight:bold}}"
-    f".ring{{fill:none;stroke:{_RED};stroke-width:2}}@media(prefers-color-scheme:dark){{{_DARK}.bad{{fill:#ff7b72}}"
-    ".number{fill:#fff}}"
+    f".ring{{fill:none;stroke:{_RED};stroke-width:2}}@media(prefers-color-scheme:dark){{{_DARK}"
+    ".bad{fill:#ff7b72}.number{fill:#fff}.m-got,.m-submitted{fill:#79c0ff}.m-finished{fill:#56d364}.ring{stroke:#ff7b72}"
+    ".m-aborted,.m-abort-sent{fill:#e3b341}.m-timed-out,.m-fault,.m-exceeded{fill:#ff7b72}.m-failed,.m-lease-failed,"
+    ".m-died,.m-exit,.m-crashed,.m-deadlocked,.m-down{stroke:#ff7b72}.here{stroke:#ff7b72}}"
 )
 """No script, nothing that is loaded from elsewhere."""

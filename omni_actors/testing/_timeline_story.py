@@ -13,7 +13,7 @@ import attrs
 from ._timeline_axis import Axis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 __all__ = ["MARKS", "SPANS", "Item", "Lane", "Mark", "Note", "Span", "Story", "in_rows"]
 
@@ -96,6 +96,11 @@ class Item:
     spans: tuple[Span, ...] = ()
     marks: tuple[Mark, ...] = ()
 
+    def shows(self, number: int) -> bool:
+        """Whether the event at this position is one of its marks, or where one of its spans begins or ends."""
+        ends = (end for span in self.spans for end in (span.first, span.last))
+        return number in ends or any(mark.number == number for mark in self.marks)
+
 
 @attrs.frozen(kw_only=True)
 class Lane:
@@ -149,12 +154,13 @@ class Story:
 
 
 def in_rows(
-    items: Iterable[Item], reach: Callable[[Item], tuple[float, float]], *, most: int
+    items: Iterable[Item], reach: Callable[[Item], tuple[float, float]], decisive: Collection[int], *, most: int
 ) -> tuple[list[list[Item]], Sequence[Item]]:
     """The items in as few rows as they fit in without touching, at most ``most`` rows; and those that found no place.
 
-    ``reach``: from where to where an item needs room.
+    ``reach``: from where to where an item needs room. Those that show something ``decisive`` find theirs first.
     """
+    items = sorted(items, key=lambda item: not any(item.shows(number) for number in decisive))
     rows: list[list[Item]] = []
     ends: list[list[tuple[float, float]]] = []
     left_out: list[Item] = []

@@ -122,8 +122,7 @@ class _Drawing:
     # ------------------------------------------------------------------ lanes
 
     def _lane(self, lane: Lane, number: int) -> None:
-        wanted = sorted(lane.items, key=lambda item: not any(mark.number in self._decisive for mark in item.marks))
-        rows, left_out = in_rows(wanted, self._reach, most=MOST_ROWS)
+        rows, left_out = in_rows(lane.items, self._reach, self._decisive, most=MOST_ROWS)
         bar = _BAR if lane.spans or lane.marks else 0.0
         height = bar + len(rows) * _ROW + (_ROW if left_out else 0.0)
         shade = "lane odd" if number % 2 else "lane"
@@ -161,7 +160,7 @@ class _Drawing:
     def _ring(self, lane: Lane, rows: Sequence[Sequence[Item]], bar: float) -> None:
         """Around each of the violation's events, on its own row."""
         for number in sorted(self._decisive & lane.numbers):
-            found = [index for index, items in enumerate(rows) if any(_shows(item, number) for item in items)]
+            found = [index for index, items in enumerate(rows) if any(item.shows(number) for item in items)]
             y = self.top + (bar + found[0] * _ROW + _ROW / 2 if found else _BAR / 2)
             self._add("circle", cx=self._x(number), cy=y, r=7, class_="ring")
 
@@ -223,11 +222,6 @@ def _hatch() -> ET.Element:
     pattern = ET.SubElement(defs, "pattern", how)
     ET.SubElement(pattern, "line", {"x1": "0", "x2": "0", "y1": "0", "y2": "6", "class": "hatch"})
     return defs
-
-
-def _shows(item: Item, number: int) -> bool:
-    ends = {end for span in item.spans for end in (span.first, span.last)}
-    return number in ends or any(mark.number == number for mark in item.marks)
 
 
 def _said(value: float | str) -> str:

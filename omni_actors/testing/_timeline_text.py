@@ -10,7 +10,7 @@ from ._timeline_axis import seconds
 from ._timeline_story import MARKS, SPANS, Item, Lane, Mark, Span, Story, in_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from rich.text import Text
 
@@ -141,27 +141,26 @@ class TextTimeline:
             labels.put(min(column, self._left + self._room - len(tick.label)), tick.label)
 
     def _lane(self, lane: Lane) -> None:
+        rows, left_out = in_rows(lane.items, self._reach, self._circles, most=MOST_ROWS)
         if lane.spans or lane.marks:
             row = self._row(lane.name, lane.note)
             self._spans(row, lane.spans)
             self._outputs(row, lane.marks)
             self._marks(row, lane.marks)
-            self._circled(row, lane)
-        rows, left_out = in_rows(_by_weight(lane.items, self._circles), self._reach, most=MOST_ROWS)
+            shown = [item for items in rows for item in items]
+            self._circled(row, [n for n in lane.numbers if not any(item.shows(n) for item in shown)])
         for index, items in enumerate(rows):
             row = self._row("" if lane.spans or index else lane.name)
             for item in items:
                 self._item(row, item)
-            if not lane.spans:
-                self._circled(row, lane, items)
+                self._circled(row, [number for number in self._circles if item.shows(number)])
         if left_out:
             self._row().put(self._left, f"… and {len(left_out)} more", "dim")
 
-    def _circled(self, row: _Row, lane: Lane, items: list[Item] | None = None) -> None:
-        """The violation's events, on the lane that they belong to."""
+    def _circled(self, row: _Row, numbers: Collection[int]) -> None:
+        """The violation's events among these, where they belong."""
         for number, circle in self._circles.items():
-            ours = items is None or any(item.first <= number <= item.last for item in items)
-            if number in lane.numbers and ours:
+            if number in numbers:
                 row.put(self._column(number), circle, _VIOLATION)
 
     def _spans(self, row: _Row, spans: tuple[Span, ...]) -> None:
@@ -260,8 +259,3 @@ def _circle(index: int) -> str:
 
 def _cut(words: str, room: int) -> str:
     return words if len(words) <= room else words[: room - 1] + "…"
-
-
-def _by_weight(items: tuple[Item, ...], decisive: dict[int, str]) -> list[Item]:
-    """Those in which something decisive happened come first: they must not be the ones left out."""
-    return sorted(items, key=lambda item: not any(mark.number in decisive for mark in item.marks))

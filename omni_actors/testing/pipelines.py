@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from omni_actors.lifecycle import RequestView, StageResult
 
 __all__ = [
-    "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "in_a_thread", "join", "join_bytes", "speak",
-    "repeat_prompt", "voice", "words",
+    "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "in_a_thread", "join", "join_bytes",
+    "repeat_prompt", "speak", "voice", "words",
 ]  # fmt: skip
 
 

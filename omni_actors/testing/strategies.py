@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from hypothesis.strategies import DrawFn, SearchStrategy
 
-__all__ = ["Place", "behaviours", "moments", "operations", "pipelines", "places", "scenarios", "submits"]
+__all__ = ["Place", "behaviours", "moments", "operations", "pipelines", "places", "scenarios", "submits", "with_output"]
 
 T = TypeVar("T")
 
@@ -196,10 +196,10 @@ def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
             parts.add(stage.name)
         made.append(stage)
     read = {name for stage in made for name in stage.inputs}
-    return tuple(stage if stage.output or stage.name in read else _with_output(stage) for stage in made)
+    return tuple(stage if stage.output or stage.name in read else with_output(stage) for stage in made)
 
 
-def _with_output(stage: Stage) -> Stage:
+def with_output(stage: Stage) -> Stage:
     """Whoever has no consumer has an output, or would never get work."""
     return msgspec.structs.replace(stage, output="text" if stage.wire == "core" else "audio")
 
@@ -208,12 +208,13 @@ def _with_output(stage: Stage) -> Stage:
 def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[str]) -> Stage:
     wire: Wire = draw(_WIRES)
     inputs = draw(_inputs([stage.name for stage in before]))
-    cuttable = {stage.name for stage in before if stage.wire == "core"} - parts
+    cores = {stage.name for stage in before if stage.wire == "core"}
     return Stage(
         name=name,
         wire=wire,
         inputs=inputs,
-        segments=len(inputs) == 1 and inputs[0] in cuttable and draw(_BOOLEANS),
+        segments=len(inputs) == 1 and inputs[0] in cores - parts and draw(_BOOLEANS),
+        plain=wire == "core" and len(inputs) == 1 and inputs[0] in cores and draw(_BOOLEANS),
         output=draw(_OUTPUTS[wire]),
         replicas=draw(_REPLICAS),
         cheap=draw(_CHEAP),
@@ -372,7 +373,7 @@ def scenarios(
     named = [msgspec.structs.replace(op, request=f"r{number}") for number, op in asked if op is not None]
     limits = {} if isinstance(known, PipelineSpec) else draw(_TIGHT)
     return Scenario(
-        ops=(*named, *(op for op in others if op is not None)),
+        ops=(*named, *(_aimed(draw, op, named) for op in others if op is not None)),
         stages=() if isinstance(known, PipelineSpec) else tuple(known),
         fakes={} if fakes is None else draw(fakes),
         seed=draw(_SEEDS),
@@ -382,6 +383,16 @@ def scenarios(
     )
 
 
+def _aimed(draw: DrawFn, op: Op, asked: Sequence[Submit]) -> Op:
+    """Most aborts and disconnects come while the request that they mean is at work."""
+    if not asked or not isinstance(op, Abort | Leave) or draw(_TEN) < 3:
+        return op
+    meant = draw(st.sampled_from(asked))
+    at = round(meant.at + draw(_SOON) / 100, 2)
+    return Abort(at=at, id=meant.user_id) if isinstance(op, Abort) else Leave(at=at, request=meant.request)
+
+
+_SOON = st.integers(0, 20)
 _LIMITS: dict[str, SearchStrategy[Any]] = {
     "max_requests": st.integers(1, 3),
     "stream_bytes": st.sampled_from((1, 40)),

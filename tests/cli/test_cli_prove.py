@@ -294,6 +294,19 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(jobs):
     until(lambda: not alive(running.pid), "something is left")
 
 
+@pytest.mark.process
+def test_workers_end_by_themselves_when_nobody_is_left_to_hear_them():
+    command = [sys.executable, "-c", "from omni_actors.cli import main\nmain()", "prove", "--examples", "100000"]
+    running = subprocess.Popen(
+        [*command, "--jobs", "2"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until(lambda: len(alive(running.pid)) == 4, "no workers")
+    running.kill()
+    _, err = running.communicate(timeout=60)
+    until(lambda: not alive(running.pid), "something is left")
+    assert err == ""
+
+
 def alive(group):
     """The processes of a group that are not over. Whoever inherits orphans may leave them as zombies for a while."""
     found = []

@@ -51,6 +51,12 @@ def test_a_cycle_behind_a_clean_start_is_told_from_where_it_closes():
         Graph(nodes)
 
 
+def test_what_hangs_at_a_cycle_is_not_told_as_a_part_of_it():
+    nodes = [node("x", "side", "z", output="text"), node("side"), node("y", "x"), node("z", "y")]
+    with pytest.raises(ConfigError, match="the stages form a cycle: x -> y -> z -> x"):
+        Graph(nodes)
+
+
 def test_two_ways_to_one_stage_are_no_cycle():
     graph = Graph([node("d", "b", "c", output="text"), node("c", "a"), node("b", "a"), node("a")])
     assert [n.name for n in graph.order] == ["a", "b", "c", "d"]
@@ -106,6 +112,6 @@ def test_the_words_of_a_graph_are_named_and_frozen():
     for value, field in ((edge, "source"), (Node(name="a"), "name"), (plan, "order")):
         with pytest.raises(attrs.exceptions.FrozenInstanceError):
             setattr(value, field, "b")
-    for kind in (Edge, Node, Plan):
+    for kind, fields in ((Edge, 1), (Node, 1), (Plan, 6)):
         with pytest.raises(TypeError, match="positional"):
-            kind("a")
+            kind(*["a"] * fields)

@@ -5,7 +5,18 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from omni_actors.lifecycle import Kind, Node, StageProgress, StageResult, Terminal, Timing
+from omni_actors.lifecycle import (
+    Graph,
+    Kind,
+    Node,
+    Record,
+    RequestState,
+    RequestView,
+    StageProgress,
+    StageResult,
+    Terminal,
+    Timing,
+)
 from omni_actors.lifecycle._record import Lease, Made, Part
 from omni_actors.lifecycle.events import TensorChunk, TextChunk
 
@@ -157,8 +168,24 @@ def test_what_leaves_the_table_is_named_field_by_field_and_frozen():
             value.stage = "t"
 
 
+def record():
+    view, plan = RequestView("me", "hi", (), {}), Graph([Node(name="s", output="text")]).plan(None)
+    return Record(key="1-0", view=view, plan=plan, stages={}, slots=1, nbytes=2, submitted_at=3.0)
+
+
+def test_what_has_just_come_has_nothing_yet():
+    fresh = record()
+    assert (fresh.sink, fresh.priority, fresh.options, fresh.leases, fresh.terminal) == (None, 0, {}, {}, None)
+    assert (fresh.state, fresh.settled, fresh.prompt_tokens) == (RequestState.ADMITTED, False, 0)
+    assert attrs.astuple(Made()) == ([], [], {}, {}, None)
+    stage = StageProgress(Node(name="s"))
+    assert (stage.total, stage.opened, stage.done, stage.delivering, stage.rest) == (1, 0, 0, 0, "")
+    assert (list(stage.segments), stage.parts, stage.complete) == ([], {}, False)
+
+
 def test_two_with_the_same_content_are_still_two():
     pairs = (
+        (record(), record()),
         (Made(), Made()),
         (Part(samples=1), Part(samples=1)),
         (StageProgress(Node(name="s")), StageProgress(Node(name="s"))),

@@ -83,7 +83,11 @@ def test_a_part_that_must_wait_does_not_take_the_short_way():
     assert streamed(record, "writer", 1, 0, text("B"), 3.0) is None
     (deliver,) = produced(record, "writer", 0, 0, text("A"), False, 4.0)
     assert deliver.output.part == 0
-    assert streamed(record, "writer", 0, 0, text("A"), 5.0).text == "A"
+    short = streamed(record, "writer", 0, 0, text("A"), 5.0)
+    assert (short.text, short.part) == ("A", 0)
+    produced(record, "writer", 0, 0, None, True, 6.0)
+    short = streamed(record, "writer", 1, 0, text("B"), 7.0)
+    assert (short.text, short.part) == ("B", 1)
 
 
 def test_a_part_is_answered_by_its_first_output_not_by_its_end():
@@ -145,6 +149,14 @@ def test_the_rest_of_the_text_comes_before_the_new_text():
     (forward,) = produced(record, "llm", 0, 0, text("e.two"), False, 2.0)
     assert forward.upstream["llm"].text == "one"
     assert record.stages["voice"].rest == "two"
+
+
+def test_who_waits_for_the_whole_keeps_nobody_from_the_sentences():
+    image = Node(name="image", output="image", edges=(Edge(source="llm"),))
+    record, _ = begun(Node(name="llm"), image, SPEAKS)
+    assert [consumer.name for consumer, _ in record.plan.consumers["llm"]] == ["image", "voice"]
+    (forward,) = produced(record, "llm", 0, 0, text("one."), False, 1.0)
+    assert (forward.stage, forward.upstream["llm"].text) == ("voice", "one")
 
 
 def test_tensors_are_not_cut():

@@ -195,6 +195,23 @@ def test_one_lease_of_two_less_is_one_left():
     assert (house.gone, record.state) == ([], RequestState.RUNNING)
 
 
+def test_a_request_begins_once_and_is_named_when_it_does_not():
+    house = House()
+    record = house.submit()
+    house.table.begin(record)
+    with pytest.raises(IllegalTransition, match=f"^{record.key}: BEGIN cannot happen in state RUNNING"):
+        house.table.begin(record)
+
+
+def test_ends_are_counted_by_their_kind():
+    house = House()
+    for kind in (Kind.ABORTED, Kind.FAILED, Kind.ABORTED):
+        record = house.submit()
+        house.table.settle(record, kind)
+        house.table.settle(record, Kind.FINISHED)
+    assert house.table.ended == {Kind.ABORTED: 2, Kind.FAILED: 1}
+
+
 LIES = {
     "a lease that no request holds": lambda table, record, lease: record.leases.clear(),
     "a load that nobody makes": lambda table, record, lease: table.load.update({("llm", 4): 1}),

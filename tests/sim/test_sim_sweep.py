@@ -1,10 +1,10 @@
 """The cancel sweep: whatever happens, it happens at every step of the scheduler.
 
 Each scenario runs once, and its steps are counted. Then it runs again for every step k: the task that holds the runtime
-is cancelled right after step k, or an engine is killed there, or ``shutdown`` is called there. Nothing may be left
-behind (I24), nothing may hang, and every other invariant holds as well.
+is cancelled right after step k, or an engine is killed there, or ``shutdown`` is called there, or one request is aborted
+or its reader leaves. Nothing may be left behind (I24), nothing may hang, and every other invariant holds as well.
 
-All steps of all scenarios take minutes: by default every third is taken, from a first one that is drawn;
+All steps of all scenarios take minutes: by default every fourth is taken, from a first one that is drawn;
 ``OMNI_SWEEP=all`` takes all of them.
 """
 
@@ -16,10 +16,10 @@ import random
 import pytest
 
 from omni_actors.testing.invariants import check
-from omni_actors.testing.sim._scenario import Abort, Cancel, Kill, Scenario, Shutdown, Stage, Submit
+from omni_actors.testing.sim._scenario import Abort, Cancel, Kill, Leave, Scenario, Shutdown, Stage, Submit
 from omni_actors.testing.sim._simulate import simulate
 
-STRIDE = 1 if os.environ.get("OMNI_SWEEP") == "all" else 3
+STRIDE = 1 if os.environ.get("OMNI_SWEEP") == "all" else 4
 
 SPEECH = Scenario(
     stages=(
@@ -74,7 +74,13 @@ OPS = {
     "cancelled": lambda scenario, step: Cancel(),
     "an engine killed": lambda scenario, step: Kill(stage=scenario.stages[step % len(scenario.stages)].name),
     "shut down": lambda scenario, step: Shutdown(drain_s=(None, 0.0)[step % 2]),
+    "aborted": lambda scenario, step: Abort(id=requests(scenario)[step % len(requests(scenario))]),
+    "left": lambda scenario, step: Leave(request=requests(scenario)[step % len(requests(scenario))]),
 }
+
+
+def requests(scenario: Scenario) -> list[str]:
+    return [op.request for op in scenario.ops if isinstance(op, Submit)]
 
 
 @pytest.mark.parametrize("what", OPS)

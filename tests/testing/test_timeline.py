@@ -140,7 +140,16 @@ def test_a_lease_that_shows_the_violation_is_never_the_one_left_out():
     wanted = lanes["thinker/0"].items[-1]
     text = timeline.text(history, Violation(invariant="I11", message="held twice", events=(wanted.marks[-1].number,)))
     assert "… and" in text
-    assert f"├{wanted.label}─" in text
+    assert re.search(rf"├{wanted.label}─+①", text)
+
+
+def test_what_happened_to_a_lease_is_marked_on_the_lease(speech):
+    lease = {lane.name: lane for lane in tell(speech).lanes}["talker/0"].items[0]
+    violation = Violation(invariant="I9", message="too early", events=(lease.first,))
+    lines = timeline.text(speech, violation).splitlines()
+    bar = next(number for number, line in enumerate(lines) if line.startswith("talker/0 "))
+    assert "①" not in lines[bar]
+    assert "①anna─" in lines[bar + 1]
 
 
 def test_too_many_requests_are_counted_and_the_one_concerned_is_shown():
@@ -203,7 +212,7 @@ def test_equal_pauses_are_equally_wide():
 
 
 def boxes(tree):
-    """(element, left, top, right, bottom) of everything that has a place. A character is at most 7 wide."""
+    """(element, left, top, right, bottom) of everything that has a place. A character is at most 6.75 wide."""
     for element in tree.iter():
         tag, has = element.tag.removeprefix(SVG), {k: float(v) for k, v in element.attrib.items() if is_number(v)}
         if tag == "rect" and "height" in has:
@@ -215,7 +224,7 @@ def boxes(tree):
             r = has["r"]
             yield element, has["cx"] - r, has["cy"] - r, has["cx"] + r, has["cy"] + r
         elif tag == "text":
-            width = 7 * len(element.text or "")
+            width = 6.75 * len(element.text or "")
             left = has["x"] - (width / 2 if element.get("text-anchor") == "middle" else 0)
             yield element, left, has["y"] - 9, left + width, has["y"] + 3
         elif tag == "path":

@@ -265,3 +265,35 @@ def test_an_abort_of_several_names_the_one_that_is_wrong_and_takes_none():
     with pytest.raises(IllegalTransition, match="HostSide may not say abort in state aborting, key 'aborted'"):
         host.send(wire.Abort(["live", "aborted"]))
     assert host.lease("live") is LeaseState.SUBMITTED
+
+
+def test_work_given_twice_is_the_fault_of_the_one_who_gave_it():
+    host, engine = in_state(wire.HostSide, "serving"), in_state(wire.EngineSide, "serving")
+    with pytest.raises(IllegalTransition, match=r"^HostSide may not say Submit in state submitted, key 'live'$"):
+        host.send(wire.Submit("live", None))
+    with pytest.raises(ProtocolError, match=r"^the peer said Submit in state aborting, key 'aborted'$"):
+        engine.receive(wire.Submit("aborted", None))
+
+
+def test_outputs_are_counted_on_and_on():
+    host = in_state(wire.HostSide, "serving")
+    for seq in range(4):
+        host.receive(wire.Output("live", seq))
+        with pytest.raises(
+            ProtocolError, match=rf"^the peer said Output 0 instead of {seq + 1} in state producing, key 'live'$"
+        ):
+            host.receive(wire.Output("live", 0))
+
+
+def test_every_late_release_is_counted():
+    host = in_state(wire.HostSide, "serving")
+    for count in (1, 2, 3):
+        host.receive(wire.Released("long gone"))
+        assert host.late_releases == count
+
+
+def test_what_is_about_no_key_names_none():
+    with pytest.raises(ProtocolError, match=r"^the peer said Ready in state hello$"):
+        wire.HostSide().receive(wire.Ready())
+    with pytest.raises(IllegalTransition, match=r"^EngineSide may not say Ready in state hello$"):
+        wire.EngineSide().send(wire.Ready())

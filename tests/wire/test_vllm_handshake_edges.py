@@ -98,6 +98,8 @@ def test_what_the_engine_found_out_is_kept_and_what_it_did_not_say_is_none():
     assert msgspec.structs.asdict(after("HELLO", "response").response) == nothing
     with pytest.raises(AttributeError, match="immutable"):
         handshake.response.dtype = "float32"
+    with pytest.raises(TypeError, match="positional"):
+        ReadyResponse(1)
 
 
 @pytest.mark.parametrize(

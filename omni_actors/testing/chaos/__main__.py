@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -126,12 +127,15 @@ def _heard(raw: bytes, asked: argparse.Namespace, tally: Tally) -> None:
 def _host(asked: argparse.Namespace) -> None:
     """Every ``jobs``-th schedule, until this host's share of them had faults enough."""
     logging.getLogger("omni_actors").setLevel(logging.CRITICAL + 1)  # engines die here by the hundred, as planned
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     share = len(range(asked.host, asked.count, asked.jobs))
     with private_base() as base:
         chaos = Chaos(base)
         pipeline = real_pipeline() if asked.real else None
         first = chaos.run(real_plain() if asked.real else _plain(), pipeline)  # the first complete cycle: the baseline
         _tell(msgspec.structs.replace(line_of(-1, first), faults={}))
+        if asked.real:
+            chaos.count_threads()  # vLLM has its own, in the host too
         for line in _rich_enough(asked, chaos, pipeline, share):
             _tell(line)
         _tell(Line(threads=chaos.extra_threads()))

@@ -115,7 +115,7 @@ def _doomed(facts: Facts, lease: Lease, until: int) -> bool:
         for number, event in facts.history.numbered(Process)
         if event.place == lease.place and event.what == "signalled" and event.by == "us"
     ]
-    return any(facts.at(number) <= facts.at(until) + EPS_S for number in signs)
+    return any(facts.at(number) <= facts.at(until) + facts.history.slack_s for number in signs)
 
 
 def i4(facts: Facts) -> Iterator[Violation]:

@@ -303,11 +303,12 @@ def i9(facts: Facts) -> Iterator[Violation]:
                 text = f"stage {stage} got work of it {when(facts, lease.added)}, after its end ({when(facts, end)})"
                 yield about(request, "I9", text, end, lease.added)
             for edge in node.edges:
-                yield from _fed(facts, request, lease, edge, inherited=stage in plan.partitioned)
+                yield from _fed(facts, request, lease, edge, plan)
 
 
-def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, *, inherited: bool) -> Iterator[Violation]:
+def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, plan: Plan) -> Iterator[Violation]:
     """Whether an edge's producer had done its share when the lease was sent."""
+    inherited = lease.place[0] in plan.partitioned
     producers = [other for other in request.leases if other.place[0] == edge.source]
     said = any(number < lease.added for other in producers for number in other.outputs)
     if edge.mode == "segments":
@@ -315,7 +316,9 @@ def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, *, inherited:
     else:
         part = _lane(lease, request)[1]
         concerned = [other for other in producers if not inherited or _lane(other, request)[1] == part]
-        problem = _unmade(facts, request, lease, edge.source, concerned)
+        # Behind a splitter that cut nothing off, a stage has nothing to do.
+        idle = not concerned and edge.source in plan.partitioned
+        problem = None if idle else _unmade(facts, request, lease, edge.source, concerned)
     if problem is not None:
         text = f"stage {lease.place[0]} got its input (lease {lease.key}) {when(facts, lease.added)}, {problem}"
         yield about(request, "I9", text, lease.added)

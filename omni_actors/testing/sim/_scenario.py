@@ -27,7 +27,8 @@ _FUNCTIONS = "omni_actors.testing.pipelines:"
 class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a generated pipeline. ``wire``: an LLM on vLLM's wire, or an engine on the omni wire.
 
-    ``segments``: its one input comes in pieces. ``cheap``: its transform runs inline. ``behaviour`` and ``deadlines``:
+    ``segments``: its one input comes in pieces. ``plain``: an LLM behind an LLM takes its tokens as they are, without a
+    transform. ``cheap``: its transform runs inline. ``behaviour`` and ``deadlines``:
     fields of the fake's behaviour, and of ``Deadlines``.
     """
 
@@ -35,6 +36,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wire: Literal["core", "omni"] = "core"
     inputs: tuple[str, ...] = ()
     segments: bool = False
+    plain: bool = False
     output: Modality | None = None
     replicas: int = 1
     cheap: bool = True
@@ -46,7 +48,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         mode: Literal["whole", "segments"] = "segments" if self.segments else "whole"
         split = f"{_FUNCTIONS}fours" if self.segments else None
         transform = None
-        if self.inputs:
+        if self.inputs and not self.plain:
             transform = f"{_FUNCTIONS}{'blend' if self.wire == 'core' else 'blend_bytes'}"
         signed = {"signed": True} if self.wire == "omni" else {}
         return StageSpec(
