@@ -40,8 +40,8 @@ class Health:
 @attrs.frozen(kw_only=True)
 class Statistics:
     """Counts. ``requests``: not yet released by every engine; ``unsettled``: without their end; ``leases``: pieces of
-    work that engines hold; ``slots`` and ``prompt_bytes``: credits taken; ``jobs``: inputs being prepared or waiting for
-    a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, and messages of
+    work that engines hold; ``slots`` and ``prompt_bytes``: credits taken; ``jobs``: inputs being prepared or waiting
+    for a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, and messages of
     engines that came too ``late`` to matter; ``ended``: how many requests ended in which way.
     """
 

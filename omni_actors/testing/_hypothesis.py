@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["by_seed_alone"]
 
-SHRINK_S = 60
+SHRINK_S = 20
 
 
 @contextmanager

@@ -117,7 +117,7 @@ def prove(
     ``check_pipeline``'s.
 
     ``seed`` None draws one. ``progress`` is called with the number of examples so far. Ends at the first violation,
-    shrunk (a minute at the most). Raises UsageError and ConfigError; what the runtime does is in the proof.
+    shrunk. Raises UsageError and ConfigError; what the runtime does is in the proof.
     """
     if examples < 1:
         raise UsageError(f"examples must be at least 1, not {examples}")

@@ -135,28 +135,38 @@ def broken_functions(history: History) -> Iterator[Violation]:
 def _told(error: OmniError) -> str | None:
     """The error, where it was raised, and what the function was given. None for a refusal that was meant."""
     frames = _frames(error.__cause__ or error)
-    users = next((index for index, frame in enumerate(frames) if not _ours(frame)), None)
+    call = _users_call(frames)
     if isinstance(error, TransformFailed):
-        if users is None:
+        if call is None:
             return str(error)
-        call, last = frames[users], traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
+        last = traceback.extract_tb((error.__cause__ or error).__traceback__)[-1]
         where = f"{last.filename.rpartition('/')[2]}:{last.lineno}: {last.line}"
         return f"{error}\n  at {where}\n{_arguments(call)}"
-    if users is not None:
+    if call is not None:
         return None
-    prompt = next((frame.f_locals["prompt"] for frame in frames if "prompt" in frame.f_locals), None)
-    return f"{error}\n  prompt = {_SHORT.repr(prompt)}"
+    works = [frame for frame in frames if _module(frame) == _CALLERS[0] and "prompt" in frame.f_locals]
+    return f"{error}\n  prompt = {_SHORT.repr(works[0].f_locals['prompt'])}" if works else str(error)
 
 
 def _frames(error: BaseException) -> list[FrameType]:
     return [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
 
 
-def _ours(frame: FrameType) -> bool:
-    name = str(frame.f_globals.get("__name__", ""))
-    return name.startswith(
-        ("omni_actors.runtime", "omni_actors.lifecycle", "omni_actors.testing._", "omni_actors.stages")
-    )
+def _users_call(frames: list[FrameType]) -> FrameType | None:
+    """The call of a pipeline's function: what stands right below the runtime or routing, and is neither's own."""
+    modules = [_module(frame) for frame in frames]
+    for number in range(1, len(frames)):
+        if modules[number - 1] in _CALLERS and not modules[number].startswith(_OURS):
+            return frames[number]
+    return None
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+_CALLERS = ("omni_actors.runtime._work", "omni_actors.lifecycle._routing")
+_OURS = ("omni_actors.runtime", "omni_actors.lifecycle", "omni_actors.stages", "omni_actors.testing._")
 
 
 def _arguments(frame: FrameType) -> str:

@@ -305,10 +305,10 @@ def operations(where: Sequence[Place]) -> SearchStrategy[Op]:
 
 
 _HURRIES = _some(dict.fromkeys(("drain_s", "abort_s", "stop_s"), st.sampled_from((0.0, 0.2, 1.0))))
-_PATIENCE = st.sampled_from((5.0, 0.0, 0.5))
+_PATIENCE = st.sampled_from((5.0, 0.5, 0.5, 0.0))
 _KINDS = st.sampled_from(
     ["abort"] * 3 + ["kill"] * 2 + ["leave"] * 2 + ["stall"] * 2 + ["resume"] * 2 + ["exit"] + ["inject"] * 3
-    + ["call", "shutdown", "cancel"]
+    + ["call"] * 2 + ["shutdown", "cancel"]
 )  # fmt: skip
 
 
@@ -346,7 +346,7 @@ def _ids() -> SearchStrategy[str]:
 
 @functools.cache
 def _methods() -> SearchStrategy[str]:
-    return st.sampled_from(("echo", "echo", "hang", "no such method"))
+    return st.sampled_from(("echo", "hang", "hang", "no such method"))
 
 
 # ---------------------------------------------------------------------- scenarios

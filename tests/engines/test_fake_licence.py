@@ -56,6 +56,7 @@ class Watched(Driver):
         self.changed = trio.Event()
 
     async def seen(self, what: type, /, **how: Any) -> None:
+        """Wait for it. No deadline: the run has one."""
         while not any(all(getattr(e, k) == v for k, v in how.items()) for e in self.history.of(what)):
             await self.changed.wait()
 
@@ -81,7 +82,7 @@ async def scenarios(driver: Watched) -> None:
     await over("one of two", "the other")
     do(Submit(request="stops at a string", prompt=QUESTION, params={**LONG, "stop": ["e"]}))
     await over("stops at a string")
-    do(Submit(request="makes two samples", prompt=QUESTION, params={"max_tokens": 12, "n": 2}))
+    do(Submit(request="makes two samples", prompt=QUESTION, params={"max_tokens": 12, "n": 2, "temperature": 1.0}))
     await over("makes two samples")
     await trio.sleep(IDLE_S)  # what is tested is that nothing happens
     do(Submit(request="loses its engine", prompt=QUESTION, params=LONG))
@@ -130,9 +131,9 @@ def ends(history: History) -> dict[str, tuple[str, str | None]]:
 
 
 def handshake(history: History) -> list[tuple[str, str]]:
-    """What is said before the first work is sent."""
+    """What is said before the first work is sent. Sorted: two sockets have no common order."""
     said = [event for event in history.of(Wire) if event.generation == 1]
-    return [(event.way, event.what) for event in itertools.takewhile(lambda event: event.what != "add", said)]
+    return sorted((event.way, event.what) for event in itertools.takewhile(lambda event: event.what != "add", said))
 
 
 def last_words(history: History) -> tuple[int | None, str | None]:

@@ -40,3 +40,11 @@ def test_ask(tmp_path):
     out = run("ask.py", "What is two plus three?", cwd=tmp_path)
     assert "Two plus three is five." in out
     assert (tmp_path / "answer.wav").stat().st_size > 24_000
+
+
+def test_find_a_bug(tmp_path):
+    out = run("find_a_bug.py", cwd=tmp_path)
+    assert "the transform find_a_bug:caption of stage painter raised IndexError" in out
+    assert "upstream = {'poet': StageResult(stage='poet', finish_reason='stop')}" in out
+    assert '{"ops":[{"type":"submit",' in out
+    assert out.endswith("With careful_caption: 50 scenarios, no violation.\n")

@@ -168,5 +168,5 @@ def test_the_private_names_are_there_and_left_as_they_were():
     before = providers._get_local_constants, engine.MAX_SHRINKING_SECONDS
     with by_seed_alone():
         assert len(providers._get_local_constants()) == 0
-        assert engine.MAX_SHRINKING_SECONDS == 60
+        assert engine.MAX_SHRINKING_SECONDS == 20
     assert (providers._get_local_constants, engine.MAX_SHRINKING_SECONDS) == before

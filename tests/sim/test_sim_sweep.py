@@ -1,8 +1,8 @@
 """The cancel sweep: whatever happens, it happens at every step of the scheduler.
 
-Each scenario runs once, and its steps are counted. Then it runs again for every step k: the task that holds the runtime
-is cancelled right after step k, or an engine is killed there, or ``shutdown`` is called there, or one request is aborted
-or its reader leaves. Nothing may be left behind (I24), nothing may hang, and every other invariant holds as well.
+Each scenario runs once, and its steps are counted. Then it runs again for every step k. Right after step k the task
+that holds the runtime is cancelled, or an engine is killed, or ``shutdown`` is called, or a request is aborted, or its
+reader leaves. Nothing may be left behind (I24), nothing may hang, and every other invariant holds as well.
 
 All steps of all scenarios take minutes: by default every fourth is taken, from a first one that is drawn;
 ``OMNI_SWEEP=all`` takes all of them.

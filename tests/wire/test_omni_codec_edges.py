@@ -56,7 +56,7 @@ def nested(depth):
 @pytest.mark.parametrize("value", [2**70, nested(5_000)], ids=["too large", "too deep"])
 def test_a_number_or_a_nesting_that_no_wire_holds_is_the_senders_fault(value, beside):
     with pytest.raises(ValueError, match="cannot be sent"):
-        wire.encode(wire.Submit("k", [value, *beside]))
+        wire.encode(wire.Submit("k", [*beside, value]))
 
 
 def test_a_tensor_is_named_by_three_fields_and_no_more():

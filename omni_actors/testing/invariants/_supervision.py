@@ -14,6 +14,7 @@ from omni_actors.testing.sim._history import (
     Process,
     ShutdownCalled,
     StageSaid,
+    TerminalSeen,
     Wire,
 )
 
@@ -23,6 +24,8 @@ from ._violation import Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+
+    from omni_actors.testing.sim._history import Place
 
     from ._facts import Generation, Lease, Request
     from ._violation import Checker
@@ -172,8 +175,9 @@ def _restarted_in_time(
 
 def i20(facts: Facts) -> Iterator[Violation]:
     """Fencing: no message of generation g is acted on after g was declared dead."""
+    declared = _declared_dead(facts)
     for number, event in facts.history.numbered(Wire):
-        dead = facts.generations[event.place].dead if event.place in facts.generations else None
+        dead = declared.get(event.place)
         if dead is not None and number > dead:
             what = f"{event.what} {event.key}".rstrip()
             text = (
@@ -185,6 +189,16 @@ def i20(facts: Facts) -> Iterator[Violation]:
         yield from _bound_to_nobody(facts, lease)
     for request in facts.requests.values():
         yield from _more_than_heard(facts, request)
+
+
+def _declared_dead(facts: Facts) -> Mapping[Place, int]:
+    """Where each generation was first said to be dead: by its supervisor, or by the error of a request that it took."""
+    found = {place: life.dead for place, life in facts.generations.items() if life.dead is not None}
+    for number, end in facts.history.numbered(TerminalSeen):
+        if end.error == "StageFailed" and end.stage is not None and end.generation is not None:
+            place = (end.stage, end.replica or 0, end.generation)
+            found[place] = min(number, found.get(place, number))
+    return found
 
 
 def _owner(facts: Facts, key: str) -> str | None:
