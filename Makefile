@@ -7,7 +7,7 @@ REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast chaos chaos-real lint bench mutation train clean
+.PHONY: help setup demo test test-fast chaos chaos-real lint bench mutation train clean prove mutants
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text and speech)"
@@ -17,6 +17,8 @@ help:
 	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED)"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
+	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
+	@echo "make mutants    a seeded bug per invariant, each found by its own checker on three seeds"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
 	@echo "make train      train the tiny-omni models again"
 
@@ -61,6 +63,12 @@ bench: setup
 mutation: setup
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/mutation.txt
 	$(BIN)/python -m tools.mutation
+
+prove: setup
+	@$(BIN)/omni-actors prove --examples $(or $(EXAMPLES),10000) $(if $(SEED),--seed $(SEED))
+
+mutants: setup
+	@$(BIN)/python tools/mutants/run.py
 
 train: setup
 	$(BIN)/python training/train_tiny_omni.py

@@ -41,8 +41,8 @@ class Health:
 class Statistics:
     """Counts. ``requests``: not yet released by every engine; ``unsettled``: without their end; ``leases``: pieces of
     work that engines hold; ``slots`` and ``prompt_bytes``: credits taken; ``jobs``: inputs being prepared or waiting
-    for a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, and messages of
-    engines that came too ``late`` to matter; ``ended``: how many requests ended in which way.
+    for a replica; ``timers``; ``batches`` that wait for the router. Since the start: ``refused`` submits, messages of
+    engines that came too ``late`` to matter, and how many requests ``ended`` in which way.
     """
 
     requests: int

@@ -1,4 +1,4 @@
-"""What users of such systems ran into (CASES), with real processes: C9 and C10."""
+"""What users of such systems ran into (CASES), with real processes: C9, C10 and C11."""
 
 from __future__ import annotations
 
@@ -11,6 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
+
+from omni_actors import Kind, StageFailed
+from omni_actors.testing.chaos import workers
+from omni_actors.testing.rigs import core, open_in_time, pipeline
 
 pytestmark = pytest.mark.process
 
@@ -79,3 +84,21 @@ def test_c10_the_parent_is_killed_and_the_next_start_finds_nothing(run_base, wat
     again.communicate(timeout=20)
     assert again.returncode == 0
     assert os.listdir(run_base) == []
+
+
+async def test_c11_a_rank_dies_while_its_group_waits_for_it(run_base, watch):
+    long = {"tokens": 100_000, "params": {"max_tokens": 100_000}}
+    painter = core("painter", output="image", workers=4, token_s=0.05, **long)
+    async with open_in_time(pipeline(core("thinker", output="text", **long), painter)) as omni:
+        pid = omni.pids()["painter/0"]
+        ranks = workers(pid)
+        assert len(ranks) == 4
+        group = watch(pid, *ranks)
+        async with omni.generate("talk", {"thinker": {"max_tokens": 300}}, modalities=["text"]) as talk:
+            with pytest.raises(StageFailed, match="painter"):
+                async with omni.generate("paint", modalities=["image"]) as stream:
+                    await anext(stream)
+                    os.kill(ranks[0], signal.SIGTERM)
+                    await stream.result()
+            assert await trio.to_thread.run_sync(group.alive_after, 3.0) == set()
+            assert (await talk.result()).kind is Kind.FINISHED

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import trio
 
-from omni_actors import Kind, StageFailed, open_omni
+from omni_actors import Kind, open_omni
 from omni_actors.testing import FakeBehaviour, FakeCoreBehaviour, FakeParams, MemoryWorld, fake_tokens
 from omni_actors.testing.rigs import SHORT, core, omni_stage, pipeline, speech
 
@@ -217,16 +217,3 @@ async def test_c24_everybody_leaves_at_once(world, autojump_clock):
 async def read(omni, prompt) -> None:
     async with omni.generate(prompt) as stream:
         await stream.result()
-
-
-async def test_c11_a_dead_rank_is_its_engines_death(world, autojump_clock):
-    """In memory an engine is one task: here the engine has already answered a rank's death by its own."""
-    painter = omni_stage("painter", output="image", chunks=50, chunk_s=0.05)
-    spec = pipeline(core("thinker", output="text", tokens=50, params=LONG), painter)
-    async with open_omni(spec, world=world) as omni, omni.generate("talk", modalities=["text"]) as talk:
-        with pytest.raises(StageFailed, match="painter"):
-            async with omni.generate("paint", modalities=["image"]) as stream:
-                await anext(stream)
-                world.launcher.find("painter").exit(1)
-                await stream.result()
-        assert (await talk.result()).kind is Kind.FINISHED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -13,6 +11,7 @@ from omni_actors.config.specs import StageSpec
 from omni_actors.lifecycle.events import LeaseFailed, Produced, Released
 from omni_actors.stages.omni import KIND, OmniFrontend
 from omni_actors.testing._fake_omni import FakeBehaviour, FakeOmni
+from omni_actors.testing.sim._schedule import scheduled_by
 from omni_actors.transport import MemoryTransport
 
 SPEC = StageSpec(name="voice", engine="fake")
@@ -68,11 +67,9 @@ async def converse(behaviour, plan, hwm):
 @settings(deadline=None, max_examples=60)
 @given(behaviours, plans, st.sampled_from([1, 2, 1000]), st.integers(0, 2**32))
 def test_every_lease_ends_once(behaviour, plan, hwm, seed):
-    # Hypothesis makes trio's scheduler deterministic but gives one schedule: the drawn seed gives many.
-    trio._core._run._r.seed(seed)
-    random.seed(seed)
     clock = trio.testing.MockClock(autojump_threshold=0)
-    emitted, at_abort = trio.run(converse, behaviour, plan, hwm, clock=clock)
+    with scheduled_by(seed):
+        emitted, at_abort = trio.run(converse, behaviour, plan, hwm, clock=clock)
     for key, (chunks, _) in zip(emitted, plan, strict=True):
         *produced, end = emitted[key]
         assert isinstance(end, Released | LeaseFailed)

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 
 from omni_actors import ConfigError, InputSpec, InvalidRequest, Limits, PipelineSpec, StageSpec, UsageError
 from omni_actors.runtime._handler import RequestHandler
-from omni_actors.testing import check_pipeline, ops, prove, replay, scenario_from_json
+from omni_actors.testing import (
+    FakeCoreBehaviour,
+    FakeFrontend,
+    FakeParams,
+    check_pipeline,
+    fake_tokens,
+    ops,
+    prove,
+    replay,
+    scenario_from_json,
+)
 from omni_actors.testing._scripted import chunks, on_fakes, tokens
 from omni_actors.testing.sim._history import Got, TerminalSeen
 from omni_actors.testing.sim._scenario import Scenario
@@ -234,3 +244,40 @@ def test_a_deploy_file_is_a_pipeline(tmp_path):
     deploy = tmp_path / "deploy.yaml"
     deploy.write_text("pipeline: tiny-omni\nstages:\n  thinker:\n    replicas: 2\n")
     assert check_pipeline(deploy, examples=10, seed=1).proved
+
+
+# ---------------------------------------------------------------------- scripted fakes
+
+
+def scripted(**more) -> FakeFrontend:
+    args = {"script": ["a rose"], **more}
+    return FakeFrontend(StageSpec(name="poet", engine="fake-core", engine_args=args, params={"top_k": 3}))
+
+
+def works(frontend: FakeFrontend, prompt, params=None):
+    (work,) = frontend.prepare(["k"], prompt, params, stream=True, text=True)
+    return work.body
+
+
+def test_a_scripted_llm_takes_what_the_real_one_takes():
+    chat = [
+        {"role": "user", "content": "a"},
+        {"role": "user", "content": [{"type": "text", "text": "b"}, {"type": "image"}]},
+    ]
+    body = works(scripted(), chat, {"min_p": 0.1, "temperature": 0.0})
+    assert body.prompt_token_ids == [ord(letter) for letter in "a\nb"]
+    assert body.sampling_params.max_tokens is None, "no limit but the script's own end"
+    assert works(scripted(), "a", {"max_tokens": 2}).sampling_params.max_tokens == 2
+
+
+def test_any_other_fake_is_strict():
+    with pytest.raises(InvalidRequest, match="unknown sampling param 'min_p'"):
+        works(scripted(script=[]), "a", {"min_p": 0.1})
+
+
+def test_the_prompt_alone_decides_which_line_is_said():
+    behaviour = FakeCoreBehaviour(script=("one", (7, 8), ""))
+    said = {prompt: fake_tokens([prompt], behaviour) for prompt in range(60)}
+    assert {tuple(line) for line in said.values()} == {(111, 110, 101), (7, 8), ()}
+    assert said == {prompt: fake_tokens([prompt], behaviour) for prompt in range(60)}
+    assert fake_tokens([1], FakeCoreBehaviour(script=("one",)), FakeParams(max_tokens=2)) == [111, 110]

@@ -15,35 +15,27 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 import trio
 
-from omni_actors._errors import InvalidRequest, OmniError, TransformFailed
-from omni_actors.lifecycle import Terminal
-from omni_actors.runtime import Stream, open_omni
+from omni_actors._errors import OmniError
+from omni_actors.runtime import open_omni
 
 from ._history import (
     AbortCalled,
     AbortReturned,
-    Accepted,
     Answered,
     Asked,
     Closed,
     Crashed,
-    Ended,
     Exceeded,
     Faulted,
-    Got,
     HealthSeen,
-    Left,
     Opened,
-    Refused,
     ShutdownCalled,
     ShutdownReturned,
     StageSaid,
     State,
-    Submitting,
-    TerminalSeen,
 )
+from ._readers import Readers
 from ._scenario import Abort, Call, Cancel, Exit, Inject, Kill, Leave, Op, Resume, Shutdown, Stall, Submit
-from ._wiretap import fingerprint
 
 if TYPE_CHECKING:
     from omni_actors.config import PipelineSpec
@@ -67,21 +59,6 @@ class Faults(Protocol):
     def inject(self, stage: str, replica: int, what: str, history: History) -> int | None: ...
 
 
-@attrs.define(eq=False)
-class _Reader:
-    """One request's reader: its task's scope, its stream once it has one."""
-
-    op: Submit
-    scope: trio.CancelScope
-    submitted: bool = False
-    stream: Stream | None = None
-    terminal: Terminal | None = None
-
-
-class _Raised(Exception):
-    """What a reader raises in its own block, to leave it so."""
-
-
 class Driver:
     """Owns the history's writing end. ``omni`` is there while the runtime is open."""
 
@@ -92,8 +69,7 @@ class Driver:
         self.opened, self.performed, self.closed = trio.Event(), trio.Event(), trio.Event()
         self.shut = trio.Event()
         self._world, self._faults = world, faults
-        self._readers: dict[str, _Reader] = {}
-        self._live: list[_Reader] = []
+        self._readers = Readers(self)
         self._calls = 0
         self._over: set[str] = set()
         self._root = trio.CancelScope()
@@ -113,47 +89,19 @@ class Driver:
 
     def after_step(self) -> None:
         """To be called after every step of the scheduler: terminals and bounds are seen as soon as they change."""
-        for reader in self._live:
-            stream = reader.stream
-            if stream is not None and stream.terminal is not reader.terminal:
-                self._see_terminal(reader, stream.terminal)
+        self._readers.look()
         if (omni := self.omni) is not None:
             held, limit = omni._handler.admission.slots, self.spec.limits.max_requests
-            if held > limit and "slots" not in self._over:
+            if held > limit:
                 self._exceeded("slots", held, limit)
-
-    def _see_terminal(self, reader: _Reader, terminal: Terminal | None) -> None:
-        reader.terminal = terminal
-        if terminal is not None:
-            error = terminal.error
-            self._blame(reader, error)
-            self.record(
-                TerminalSeen(
-                    at=self.now,
-                    request=reader.op.request,
-                    kind=terminal.kind.value,
-                    error=None if error is None else type(error).__name__,
-                    reason=terminal.reason,
-                    stage=error.stage if error is not None else terminal.stage,
-                    replica=error.replica if error is not None else None,
-                    generation=error.generation if error is not None else None,
-                    made=_made(terminal),
-                )
-            )
-
-    def _blame(self, reader: _Reader, error: BaseException | None) -> None:
-        """Keep what a pipeline's own functions did wrong: whoever wrote them wants to see the arguments."""
-        if isinstance(error, TransformFailed) or (isinstance(error, InvalidRequest) and reader.stream is not None):
-            self.history.failures[reader.op.request] = error
 
     def look(self) -> None:
         """Bounds that take longer to see; to be called now and then."""
         if self.omni is None:
             return
-        limit = self.spec.limits.stream_bytes
-        for reader in self._live:
-            if reader.stream is not None and reader.stream.unread_bytes > limit:
-                self._exceeded("stream bytes", reader.stream.unread_bytes, limit)
+        unread, limit = self._readers.most_unread, self.spec.limits.stream_bytes
+        if unread > limit:
+            self._exceeded("stream bytes", unread, limit)
         for record in self.omni._handler.table.records.values():
             for progress in record.stages.values():
                 window = min((edge.parts_in_flight for edge in progress.node.edges), default=1)
@@ -242,10 +190,9 @@ class Driver:
         """Carry out one operation, or begin to. Does nothing where there is nothing (yet, or any more) to do it to."""
         match op:
             case Submit():
-                self._start_reader(op)
+                self._submit(op)
             case Leave(request=request):
-                if (reader := self._readers.get(request)) is not None:
-                    reader.scope.cancel()
+                self._readers.cancel(request)
             case Abort(id=request_id):
                 self._start(self._abort, request_id)
             case Call():
@@ -281,6 +228,11 @@ class Driver:
         )
         self.history.events.insert(number, event)
 
+    def _submit(self, op: Submit) -> None:
+        if self.omni is not None:
+            nursery = self._inner if op.inside and self._inner is not None else self._outer
+            self._readers.start(nursery, self.omni, op)
+
     def _start(self, job: Callable[..., Awaitable[None]], *args: Any) -> None:
         if self.omni is not None:
             self._outer.start_soon(job, *args)
@@ -289,9 +241,7 @@ class Driver:
         if (omni := self.omni) is None:
             return
         self._calls = call = self._calls + 1
-        live = [r for r in self._live if r.op.user_id == request_id and r.stream is not None and r.terminal is None]
-        names = tuple(reader.op.request for reader in live)
-        self.record(AbortCalled(at=self.now, call=call, id=request_id, live=names))
+        self.record(AbortCalled(at=self.now, call=call, id=request_id, live=self._readers.live(request_id)))
         try:
             report: AbortReport = await omni.abort(request_id)
         except Exception as error:
@@ -336,103 +286,3 @@ class Driver:
             )
         )
         self.shut.set()
-
-    # ------------------------------------------------------------------ readers
-
-    def _start_reader(self, op: Submit) -> None:
-        if self.omni is None or op.request in self._readers:
-            return
-        reader = self._readers[op.request] = _Reader(op, trio.CancelScope())
-        nursery = self._inner if op.inside and self._inner is not None else self._outer
-        nursery.start_soon(self._read, reader)
-
-    async def _read(self, reader: _Reader) -> None:
-        op = reader.op
-        how = "end"
-        try:
-            with reader.scope:
-                await self._read_block(reader)
-            if reader.scope.cancelled_caught:
-                how = "Cancelled"
-        except (OmniError, _Raised) as error:
-            self._blame(reader, error)
-            how = type(error).__name__
-        except trio.Cancelled:
-            how = "Cancelled"
-            raise
-        except BaseException as error:
-            self.record(Crashed(at=self.now, where=op.request, error=f"{type(error).__name__}: {error}"))
-            raise
-        finally:
-            self.after_step()
-            if reader.stream is not None:
-                self.record(Left(at=self.now, request=op.request))
-            elif reader.submitted:
-                self.record(Refused(at=self.now, request=op.request, error=how))
-
-    async def _read_block(self, reader: _Reader) -> None:
-        op, omni = reader.op, self.omni
-        if omni is None:
-            return
-        reader.submitted = True
-        self.record(Submitting(at=self.now, request=op.request, id=op.user_id, modalities=op.modalities))
-        prompt = f"{op.request}: hello" if op.prompt is None else op.prompt
-        block = omni.generate(
-            prompt, op.params, request_id=op.user_id, modalities=op.modalities, timeout_s=op.timeout_s
-        )
-        async with block as stream:
-            self._accepted(reader, stream)
-            how = "Cancelled"
-            try:
-                how = await self._iterate(reader, stream)
-            except OmniError as error:
-                how = type(error).__name__
-                raise
-            finally:
-                self.after_step()
-                self.record(Ended(at=self.now, request=op.request, how=how))
-            if how == "raise":
-                raise _Raised
-            if how == "cancel":
-                reader.scope.cancel()
-                await trio.lowlevel.checkpoint()
-
-    def _accepted(self, reader: _Reader, stream: Stream) -> None:
-        self.record(Accepted(at=self.now, request=reader.op.request, key=stream.key))
-        reader.stream = stream
-        self._live.append(reader)
-        self.after_step()
-
-    async def _iterate(self, reader: _Reader, stream: Stream) -> str:
-        op, taken = reader.op, 0
-        while op.leave_after is None or taken < op.leave_after:
-            try:
-                output = await anext(stream)
-            except StopAsyncIteration:
-                return "end"
-            taken += 1
-            self.record(
-                Got(
-                    at=self.now,
-                    request=op.request,
-                    stage=output.stage,
-                    modality=output.modality,
-                    data=fingerprint(output.payload),
-                    part=output.part,
-                    index=output.index,
-                    finish_reason=output.payload.finish_reason,
-                )
-            )
-            if op.pace_s:
-                await trio.sleep(op.pace_s)
-        return op.leave
-
-
-def _made(terminal: Terminal) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:
-    """The terminal's results as fingerprints: tokens or text, or one sum per tensor chunk."""
-    found = []
-    for stage, results in terminal.results.items():
-        for result in results:
-            data = tuple(result.token_ids or map(ord, result.text))
-            found.append((stage, result.part, result.index, data))
-    return tuple(found)
