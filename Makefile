@@ -14,7 +14,7 @@ help:
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
 	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
-	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED)"
+	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED), and the whole failure matrix"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
@@ -50,6 +50,7 @@ chaos: setup
 
 chaos-real: setup
 	$(BIN)/python -m omni_actors.testing.chaos --real --verbose --count $(or $(N),10) --seed $(or $(SEED),0)
+	OMNI_ACTORS_WHOLE_MATRIX=1 $(BIN)/python -m pytest tests/engines/test_real_matrix.py
 
 lint: setup
 	$(BIN)/ruff check .

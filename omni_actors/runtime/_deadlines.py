@@ -12,37 +12,48 @@ import trio
 
 __all__ = ["Deadlines", "Timer"]
 
+_FEW = 64
+"""Entries that are never worth a sweep."""
+
 
 @attrs.define(eq=False)
 class Timer:
     """One absolute moment. ``cancel`` is immediate and idempotent; a cancelled timer holds no reference to its act."""
 
     act: Callable[[], None] | None
+    _owner: Deadlines
 
     def cancel(self) -> None:
         """Never fire."""
-        self.act = None
+        if self.act is not None:
+            self.act = None
+            self._owner.live -= 1
 
 
 class Deadlines:
-    """``at`` is synchronous and cheap; ``run`` is the one task that fires."""
+    """``at`` is synchronous and cheap; ``run`` is the one task that fires. ``live`` timers can still fire.
+
+    Cancelled ones stay in the heap until they are the earliest, or half of it: most requests end long before their
+    deadlines.
+    """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Timer]] = []  # cancelled ones stay until they are the earliest
+        self.live = 0
+        self._heap: list[tuple[float, int, Timer]] = []
         self._numbers = itertools.count()
         self._sleep: trio.CancelScope | None = None
 
-    def __len__(self) -> int:
-        """Timers that can still fire."""
-        return sum(timer.act is not None for _, _, timer in self._heap)
-
     def at(self, when: float, act: Callable[[], None]) -> Timer:
         """Call ``act`` in the deadlines' task at ``when`` (trio time). It must not block or raise."""
-        timer = Timer(act)
-        if when < math.inf:
-            heapq.heappush(self._heap, (when, next(self._numbers), timer))
-            if self._sleep is not None and when < self._sleep.deadline:
-                self._sleep.deadline = when
+        if when == math.inf:
+            return Timer(None, self)
+        timer = Timer(act, self)
+        self.live += 1
+        if len(self._heap) > max(_FEW, 2 * self.live):
+            self._sweep()
+        heapq.heappush(self._heap, (when, next(self._numbers), timer))
+        if self._sleep is not None and when < self._sleep.deadline:
+            self._sleep.deadline = when
         return timer
 
     async def run(self) -> None:
@@ -58,5 +69,9 @@ class Deadlines:
         while heap and (heap[0][0] <= now or heap[0][2].act is None):
             _, _, timer = heapq.heappop(heap)
             if (act := timer.act) is not None:
-                timer.act = None
+                timer.cancel()
                 act()
+
+    def _sweep(self) -> None:
+        self._heap[:] = [entry for entry in self._heap if entry[2].act is not None]
+        heapq.heapify(self._heap)

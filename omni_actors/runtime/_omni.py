@@ -204,7 +204,7 @@ class OmniRuntime:
             slots=handler.admission.slots,
             prompt_bytes=handler.admission.bytes,
             jobs=handler.jobs,
-            timers=len(handler.deadlines),
+            timers=handler.deadlines.live,
             batches=self._inbox.waiting,
             refused=handler.admission.refused,
             late=table.late,

@@ -28,7 +28,9 @@ S = TypeVar("S", bound=msgspec.Struct)
 RUNS = 600
 """Runs that the search may take: seconds, at 10 to 20 ms each."""
 
-_NEEDED = frozenset({"name", "wire", "at", "request", "stage", "id", "output", "stages", "ops", "inputs"})
+_NEEDED = frozenset(
+    {"name", "wire", "at", "request", "stage", "id", "output", "stages", "ops", "inputs", "fakes", "buggify"}
+)
 """Fields that have no plainer value, or are dealt with one by one."""
 
 
@@ -126,7 +128,7 @@ def _plainer(item: S) -> Iterator[S]:
         default = field.default
         if default is msgspec.NODEFAULT and field.default_factory is not msgspec.NODEFAULT:
             default = field.default_factory()
-        if field.name not in _NEEDED and field.name != "fakes" and getattr(item, field.name) != default:
+        if field.name not in _NEEDED and getattr(item, field.name) != default:
             yield msgspec.structs.replace(item, **{field.name: default})
     if isinstance(item, Scenario) and item.buggify:
         yield msgspec.structs.replace(item, buggify=False)

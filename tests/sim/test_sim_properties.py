@@ -165,8 +165,11 @@ def test_wrong_arguments_are_refused():
 
 
 def test_the_private_names_are_there_and_left_as_they_were():
+    mutations = engine.ConjectureRunner.generate_mutations_from
     before = providers._get_local_constants, engine.MAX_SHRINKING_SECONDS
     with by_seed_alone():
         assert len(providers._get_local_constants()) == 0
         assert engine.MAX_SHRINKING_SECONDS == 20
+        assert engine.ConjectureRunner.generate_mutations_from is not mutations
+    assert engine.ConjectureRunner.generate_mutations_from is mutations
     assert (providers._get_local_constants, engine.MAX_SHRINKING_SECONDS) == before

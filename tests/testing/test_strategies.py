@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, seed, settings
 from hypothesis import strategies as st
 
 from omni_actors import InputSpec, PipelineSpec, StageSpec
@@ -10,9 +10,16 @@ from omni_actors.config import validate
 from omni_actors.lifecycle import Graph
 from omni_actors.runtime._open import _graph
 from omni_actors.testing import Scenario, Stage, ops, scenario_from_json, strategies
+from omni_actors.testing._hypothesis import by_seed_alone
 from omni_actors.testing._reduce import smallest
 
-QUICK = settings(max_examples=60, database=None, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(
+    max_examples=60,
+    database=None,
+    deadline=None,
+    phases=[Phase.generate, Phase.shrink],
+    suppress_health_check=list(HealthCheck),
+)
 
 
 @QUICK
@@ -35,14 +42,29 @@ def test_operations_name_stages_and_replicas_that_exist(scenario: Scenario):
 
 
 def test_all_shapes_are_drawn():
-    def has(shape):
-        find(strategies.pipelines(), shape, settings=settings(QUICK, max_examples=1000))
+    seen = set()
 
-    has(lambda stages: len(stages) == 5)
-    has(lambda stages: any(len(stage.inputs) > 2 for stage in stages))
-    has(lambda stages: sum(stage.inputs == ("a",) for stage in stages) > 1)
-    has(lambda stages: any(stage.segments for stage in stages))
-    has(lambda stages: {stage.wire for stage in stages} == {"core", "omni"} and any(s.replicas == 3 for s in stages))
+    @seed(1)
+    @settings(QUICK, max_examples=200)
+    @given(strategies.pipelines())
+    def draw(stages):
+        seen.add(f"{len(stages)} stages")
+        seen.update(f"{stage.wire}, {stage.replicas} replicas" for stage in stages)
+        seen.update("segments" for stage in stages if stage.segments)
+        seen.update(f"fan-in of {len(stage.inputs)}" for stage in stages)
+        seen.update("fan-out" for stage in stages if sum(stage.name in other.inputs for other in stages) > 1)
+
+    with by_seed_alone():
+        draw()
+    assert {
+        "1 stages",
+        "5 stages",
+        "core, 3 replicas",
+        "omni, 3 replicas",
+        "segments",
+        "fan-in of 3",
+        "fan-out",
+    } <= seen
 
 
 def test_the_plainest_scenario_is_plain():
@@ -54,7 +76,7 @@ def test_the_plainest_scenario_is_plain():
 def test_a_users_pipeline_stays_outside_of_the_scenario():
     spec = PipelineSpec(name="mine", stages=[StageSpec(name="mine", engine="vllm", output="text")])
     only = st.builds(ops.Kill, at=st.just(0.2), stage=st.just("mine"))
-    scenario = find(strategies.scenarios(spec, ops=only), lambda s: len(s.ops) == 2, settings=QUICK)
+    scenario = find(strategies.scenarios(spec, ops=only), lambda s: len(s.ops) > 2, settings=QUICK)
     assert scenario.stages == ()
     assert {type(op) for op in scenario.ops} <= {ops.Submit, ops.Kill}
 
@@ -92,9 +114,9 @@ def test_what_is_not_needed_goes():
     def fails(scenario: Scenario) -> bool:
         return any(isinstance(op, ops.Abort) for op in scenario.ops)
 
-    assert smallest(LARGE, fails) == Scenario(
-        stages=(Stage(name="a", output="text"),), ops=(ops.Abort(at=0.1, id="r5"),), buggify=False
-    )
+    (stage,) = LARGE.stages[:1]
+    plain = Scenario(stages=(Stage(name=stage.name, output="text"),), ops=(ops.Abort(at=0.1, id="r5"),), buggify=False)
+    assert smallest(LARGE, lambda s: fails(s) and s.stages[0].name == stage.name) == plain
 
 
 def test_what_is_needed_stays():

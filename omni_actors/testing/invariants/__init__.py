@@ -1,7 +1,7 @@
 """The 25 invariants as checkers over a history. Each reads only what was seen at the seams.
 
-``check(history)`` runs all of them. A history that shows no violation is not yet a proof: ``covered(history)`` says
-which of the things that an invariant speaks of have happened in it at all.
+``check(history)`` runs all of them. ``interferes`` (I7) and ``replays`` (I25) compare two histories. One history that
+shows no violation is no proof yet: what an invariant speaks of must have happened at all, which ``prove`` counts.
 """
 
 from __future__ import annotations
