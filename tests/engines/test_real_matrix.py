@@ -34,7 +34,10 @@ PROGRAM = Path(__file__).with_name("real_matrix_host_program.py")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 WHOLE = bool(os.environ.get("OMNI_ACTORS_WHOLE_MATRIX"))
 LOADS = [
-    (load, signum) for load in ("loaded", "idle") for signum in SIGNALS if WHOLE or load == "loaded" or signum == 9
+    (load, signum)
+    for load in ("loaded", "idle")
+    for signum in SIGNALS
+    if WHOLE or load == "loaded" or signum == signal.SIGKILL
 ]
 CASES = [(load, member, signum) for load, signum in LOADS for member in ("worker", "engine")]
 HOSTS = LOADS

@@ -11,14 +11,14 @@ from omni_actors.runtime._deadlines import Deadlines
 
 
 @pytest.fixture
-async def deadlines(nursery, autojump_clock) -> Deadlines:
+async def deadlines(nursery) -> Deadlines:
     found = Deadlines()
     nursery.start_soon(found.run)
     await trio.testing.wait_all_tasks_blocked()
     return found
 
 
-async def test_they_fire_in_order_and_once(deadlines):
+async def test_they_fire_in_order_and_once(deadlines, autojump_clock):
     fired: list[tuple[float, str]] = []
     now = trio.current_time()
     for after, name in ((3, "c"), (1, "a"), (2, "b"), (2, "b too")):
@@ -29,7 +29,7 @@ async def test_they_fire_in_order_and_once(deadlines):
     assert deadlines.live == 0
 
 
-async def test_a_cancelled_one_never_fires(deadlines):
+async def test_a_cancelled_one_never_fires(deadlines, autojump_clock):
     fired: list[str] = []
     now = trio.current_time()
     first = deadlines.at(now + 1, lambda: fired.append("first"))
@@ -42,13 +42,13 @@ async def test_a_cancelled_one_never_fires(deadlines):
     assert (fired, deadlines.live) == (["second"], 0)
 
 
-async def test_forever_is_no_timer(deadlines):
+async def test_forever_is_no_timer(deadlines, autojump_clock):
     never = deadlines.at(math.inf, lambda: None)
     never.cancel()
     assert deadlines.live == 0
 
 
-async def test_one_that_fires_may_set_and_cancel_others(deadlines):
+async def test_one_that_fires_may_set_and_cancel_others(deadlines, autojump_clock):
     fired: list[str] = []
     now = trio.current_time()
     doomed = deadlines.at(now + 2, lambda: fired.append("doomed"))
@@ -64,7 +64,7 @@ async def test_one_that_fires_may_set_and_cancel_others(deadlines):
     assert (fired, deadlines.live) == (["later"], 0)
 
 
-async def test_a_hundred_thousand_that_were_cancelled_cost_nothing(deadlines):
+async def test_a_hundred_thousand_that_were_cancelled_cost_nothing(deadlines, autojump_clock):
     """Requests end long before their deadlines: what is left of them must not wait for those."""
     now = trio.current_time()
     kept = [deadlines.at(now + 600, lambda: None) for _ in range(10)]
