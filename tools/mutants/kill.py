@@ -18,8 +18,8 @@ from omni_actors.testing.invariants import INVARIANTS, Facts, interferes, replay
 from omni_actors.testing.sim._history import History, TerminalSeen
 from omni_actors.testing.sim._simulate import simulate
 
-LIMIT = 600
-SECONDS = 60.0
+LIMIT = 1000
+SECONDS = 120.0
 
 
 class _Killed(Exception):

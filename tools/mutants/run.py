@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 PACKAGE = HERE.parents[1] / "omni_actors"
 SEEDS = (1, 2, 3)
-PATIENCE_S = 240.0
+PATIENCE_S = 400.0
 
 
 def patches(wanted: list[str]) -> list[Path]:
