@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-JOBS = 2
-"""Hosts at a time: schedules wait as often as they compute."""
+JOBS = 3
+"""Hosts at a time, made for two cores: a schedule waits as much as it computes."""
 
 MAX_POOR = 20
 """Schedules in a row that found too few to hurt, after which a host gives up: then nothing works at all."""

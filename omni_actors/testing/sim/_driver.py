@@ -156,10 +156,13 @@ class Driver:
         drain_s: float | None = 0.0
         try:
             async with trio.open_nursery() as self._inner:
-                await body()
+                try:
+                    await body()
+                finally:
+                    # Whoever comes now is no task of the block: its nursery may close at any moment.
+                    self._inner = None
             drain_s = None
         finally:
-            self._inner = None
             self._calls += 1
             self.record(ShutdownCalled(at=self.now, call=self._calls, by="leave", drain_s=drain_s))
 
