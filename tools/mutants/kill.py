@@ -10,12 +10,12 @@ import json
 import sys
 import time
 
-import msgspec
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from omni_actors.testing import strategies
 from omni_actors.testing.invariants import INVARIANTS, Facts, interferes, replays
 from omni_actors.testing.sim._history import History, TerminalSeen
+from omni_actors.testing.sim._scenario import Scenario
 from omni_actors.testing.sim._simulate import simulate
 
 LIMIT = 1000
@@ -54,12 +54,12 @@ def hunt(invariant: str, number: int) -> dict[str, object]:
         report_multiple_bugs=False,
     )
     @given(strategies.scenarios())
-    def run(scenario) -> None:
+    def run(scenario: Scenario) -> None:
         nonlocal count
         if time.monotonic() - began > SECONDS:
             return
         count += 1
-        words = seen_by(invariant, simulate(msgspec.structs.replace(scenario)))
+        words = seen_by(invariant, simulate(scenario))
         if words is not None:
             raise _Killed(words)
 

@@ -23,6 +23,10 @@ SEEDS = (1, 2, 3)
 PATIENCE_S = 400.0
 
 
+class Stale(Exception):
+    """Raised for a patch that does not fit the code any more."""
+
+
 def patches(wanted: list[str]) -> list[Path]:
     """The mutants, by invariant; those whose name begins with one of ``wanted``, or all."""
     found = sorted(HERE.glob("*.patch"))
@@ -39,7 +43,7 @@ def hunt(patch: Path, seeds: tuple[int, ...]) -> list[dict]:
     """Apply it to a copy and look for it. One result per seed; fewer if the run broke off."""
     with tempfile.TemporaryDirectory(prefix="omni-mutant-") as folder:
         shutil.copytree(PACKAGE, Path(folder) / "omni_actors", ignore=shutil.ignore_patterns("__pycache__"))
-        subprocess.run(["git", "apply", "-p1", str(patch)], cwd=folder, check=True, env={**os.environ, "GIT_DIR": "none"})
+        _apply(patch, folder)
         command = [sys.executable, str(HERE / "kill.py"), title(patch)[0], *map(str, seeds)]
         try:
             done = subprocess.run(
@@ -56,6 +60,15 @@ def hunt(patch: Path, seeds: tuple[int, ...]) -> list[dict]:
     if done.returncode != 0:
         return [{"seed": 0, "scenarios": None, "words": done.stderr.strip().splitlines()[-1]}]
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _apply(patch: Path, folder: str) -> None:
+    command = ["git", "apply", "-p1", str(patch)]
+    done = subprocess.run(
+        command, cwd=folder, env={**os.environ, "GIT_DIR": "none"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode != 0:
+        raise Stale(f"{patch.name} no longer applies; make it anew from the code as it is: {done.stderr.strip()}")
 
 
 def killed(results: list[dict], seeds: tuple[int, ...]) -> bool:
@@ -80,7 +93,9 @@ def main() -> int:
             print(f"{'killed  ' if dead else 'SURVIVED'} {invariant:4} {words}: after {after} scenarios", flush=True)
             if not dead:
                 print(*(f"           {result['words']}" for result in results), sep="\n", flush=True)
-    print(f"{len(chosen) - len(alive)} of {len(chosen)} mutants killed on seeds {seeds}, {time.monotonic() - began:.0f} s")
+    print(
+        f"{len(chosen) - len(alive)} of {len(chosen)} mutants killed on seeds {seeds}, {time.monotonic() - began:.0f} s"
+    )
     return 1 if alive else 0
 
 

@@ -36,6 +36,8 @@ __all__ = ["main"]
 JOBS = 3
 """Hosts at a time, made for two cores: a schedule waits as much as it computes."""
 
+INTERRUPTED = 130
+
 MAX_POOR = 20
 """Schedules in a row that found too few to hurt, after which a host gives up: then nothing works at all."""
 
@@ -43,18 +45,24 @@ MAX_POOR = 20
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     asked = _arguments(arguments)
-    if asked.replay is not None:
-        return _replay(asked)
-    if asked.host is not None:
-        _host(asked)
-        return 0
+    run = _replay if asked.replay is not None else _lead if asked.host is None else _host
+    try:
+        return run(asked)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BaseExceptionGroup as group:
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+        return INTERRUPTED
+
+
+def _lead(asked: argparse.Namespace) -> int:
     began = time.monotonic()
     tally = Tally(MIN_FAULTS)
     try:
         codes = trio.run(_parent, asked, tally)
-    except KeyboardInterrupt:
-        codes = [130]
-    print("\n".join(tally.lines(time.monotonic() - began)), flush=True)
+    finally:
+        print("\n".join(tally.lines(time.monotonic() - began)), flush=True)
     return int(any(codes) or tally.wrong > 0 or tally.schedules < asked.count)
 
 
@@ -124,7 +132,7 @@ def _heard(raw: bytes, asked: argparse.Namespace, tally: Tally) -> None:
 # ---------------------------------------------------------------------- one host
 
 
-def _host(asked: argparse.Namespace) -> None:
+def _host(asked: argparse.Namespace) -> int:
     """Every ``jobs``-th schedule, until this host's share of them had faults enough."""
     logging.getLogger("omni_actors").setLevel(logging.CRITICAL + 1)  # engines die here by the hundred, as planned
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -139,6 +147,7 @@ def _host(asked: argparse.Namespace) -> None:
         for line in _rich_enough(asked, chaos, pipeline, share):
             _tell(line)
         _tell(Line(threads=chaos.extra_threads()))
+    return 0
 
 
 def _rich_enough(asked: argparse.Namespace, chaos: Chaos, pipeline: PipelineSpec | None, share: int) -> Iterator[Line]:

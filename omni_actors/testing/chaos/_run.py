@@ -94,7 +94,7 @@ class Chaos:
         self._baseline: OsState | None = None
 
     def run(self, scenario: Scenario, pipeline: PipelineSpec | None = None) -> Outcome:
-        """Start, hurt and stop a pipeline: the scenario's own, or the given one. Raises nothing of the runtime's.
+        """Start, hurt and stop a pipeline: the scenario's own, or the given one. Raises nothing but KeyboardInterrupt.
 
         Blocks: for the scenario's seconds, the start and the stop; never for more than ``WATCHDOG_S`` beyond a start.
         """
@@ -106,6 +106,8 @@ class Chaos:
                 watch = Watch()
                 trio.run(_watched, history, scenario, seen, watch, instruments=[watch])
             except BaseExceptionGroup as group:
+                if group.subgroup(KeyboardInterrupt) is not None:
+                    raise KeyboardInterrupt from group
                 history.events.append(Crashed(at=0.0, where="the run", error=repr(group.exceptions[0])))
         if self._baseline is None:
             self._baseline = OsState.now()
