@@ -17,22 +17,8 @@ from hypothesis import strategies as st
 from omni_actors.config import PipelineSpec
 
 from ._scripted import Wire, wire_of
-from .sim._scenario import (
-    Abort,
-    Call,
-    Cancel,
-    Exit,
-    Inject,
-    Kill,
-    Leave,
-    Op,
-    Resume,
-    Scenario,
-    Shutdown,
-    Stage,
-    Stall,
-    Submit,
-)
+from .ops import Abort, Call, Cancel, Exit, Inject, Kill, Leave, Op, Resume, Shutdown, Stall, Submit
+from .sim._scenario import Scenario, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

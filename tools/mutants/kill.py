@@ -9,14 +9,17 @@ from __future__ import annotations
 import json
 import sys
 import time
+from typing import TYPE_CHECKING
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from omni_actors.testing import strategies
 from omni_actors.testing.invariants import INVARIANTS, Facts, interferes, replays
 from omni_actors.testing.sim._history import History, TerminalSeen
-from omni_actors.testing.sim._scenario import Scenario
 from omni_actors.testing.sim._simulate import simulate
+
+if TYPE_CHECKING:
+    from omni_actors.testing.sim._scenario import Scenario
 
 LIMIT = 1000
 SECONDS = 120.0
