@@ -13,8 +13,8 @@ ROOT = Path(__file__).parents[1]
 NAMES = """
 AbortReport ConfigError Deadlines EdgeTimeout EngineDead EngineRejected Health InputSpec InvalidRequest Kind Limits
 OmniError OmniRuntime Output Overloaded PipelineSpec ProtocolError Refused RequestFailed RequestTimeout
-RequestView RuntimeClosed ShutdownReport ShuttingDown SlowConsumer StageEvent StageFailed StageInput Statistics StageResult
-StageSpec StageState
+RequestView RuntimeClosed ShutdownReport ShuttingDown SlowConsumer StageEvent StageFailed StageInput StageResult
+StageSpec StageState Statistics
 StageUnavailable StartupFailed Stream Terminal TensorChunk TextChunk TransformFailed UsageError open_omni
 """
 

@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "find_problems", "is_local", "validate"]
 
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
-_MAY_BE_ZERO = frozenset(
-    {"drain_s", "abort_s", "stop_s", "placement_s", "stable_s", "backoff_first_s", "backoff_max_s"}
-)
+_MAY_BE_ZERO = frozenset({"drain_s", "abort_s", "stop_s", "placement_s", "backoff_first_s", "backoff_max_s"})
 """Durations for which 0 means something: at once, no waiting. The others would make every start or call fail."""
 
 

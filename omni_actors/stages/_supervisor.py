@@ -22,7 +22,7 @@ from ._replica import Ending, Replica, StageContext
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
-    from omni_actors.config.specs import StageSpec
+    from omni_actors.config.specs import Deadlines, StageSpec
     from omni_actors.lifecycle.events import Batch
     from omni_actors.transport import Transport
 
@@ -33,6 +33,13 @@ __all__ = ["StageEvent", "StageState", "StageSupervisor"]
 logger = logging.getLogger("omni_actors.stage")
 
 MAX_FAILURES = 3
+
+
+def _backoff(limits: Deadlines) -> Backoff | None:
+    """None where one of its times is 0: restart at once."""
+    if not (limits.backoff_first_s and limits.backoff_max_s):
+        return None
+    return Backoff(first_s=limits.backoff_first_s, max_s=limits.backoff_max_s)
 
 
 @attrs.frozen(kw_only=True)
@@ -102,7 +109,7 @@ class StageSupervisor:
             [self._child(replica) for replica in self.replicas],
             strategy="one_for_one",
             intensity=PerChild(max_failures=MAX_FAILURES, stable_s=spec.deadlines.stable_s),
-            backoff=Backoff(first_s=spec.deadlines.backoff_first_s, max_s=spec.deadlines.backoff_max_s),
+            backoff=_backoff(spec.deadlines),
             start_order="together",
             stop_order="together",
             observe=self._observed,

@@ -152,7 +152,7 @@ _DEADLINES: dict[str, SearchStrategy[Any]] = {
     "hang_s": st.just(1.5),
     "stop_s": st.sampled_from((0.0, 0.2)),
     "stable_s": st.sampled_from((0.01, 1.0)),
-    "backoff_first_s": st.sampled_from((0.01, 2.0)),
+    "backoff_first_s": st.sampled_from((0.0, 2.0)),
 }
 
 

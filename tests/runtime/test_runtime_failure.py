@@ -150,3 +150,14 @@ async def test_aborting_while_waiting_for_a_restart(world, autojump_clock):
         await ready(omni)
         assert await omni.call("llm", "has_work") == [False]
         omni.check()
+
+
+@pytest.mark.parametrize("zero", ["backoff_first_s", "backoff_max_s"])
+async def test_without_a_backoff_a_restart_comes_at_once(world, autojump_clock, zero):
+    deadlines = attrs.evolve(SHORT, **{zero: 0.0})
+    async with open_omni(pipeline(core("llm", output="text", deadlines=deadlines)), world=world) as omni:
+        died = trio.current_time()
+        world.launcher.find("llm").kill(signal.SIGKILL)
+        await omni.wait_health(lambda health: not health.ready)
+        await omni.wait_health(lambda health: health.ready)
+        assert trio.current_time() == died

@@ -13,7 +13,7 @@ import attrs
 
 from omni_actors.testing.sim._history import AbortCalled, AbortReturned, Crashed, Deadlocked, Process, ShutdownCalled
 
-from ._facts import Request
+from ._facts import Request, roomy
 from ._violation import Violation
 from ._words import about, kind_at, when
 
@@ -93,7 +93,8 @@ def _confirmed(facts: Facts, request: Request, call: _Call) -> Iterator[Violatio
 
 def held_back(facts: Facts, request: Request, since: int, until: int) -> Iterator[tuple[Lease, str]]:
     """The leases that engines still hold where somebody, waiting for their release, has stopped to; and why he should
-    not have. He may give up ``abort_s`` after ``since``, but for leases that no engine was told to forget.
+    not have. He may give up ``abort_s`` after ``since``, but for leases that no engine was told to forget, unless there
+    was no room to tell it.
     """
     waited = facts.at(until) - facts.at(since) >= facts.history.pipeline.abort_s - EPS_S
     for lease in request.leases:
@@ -101,7 +102,7 @@ def held_back(facts: Facts, request: Request, since: int, until: int) -> Iterato
             continue
         # One that had finished is told nothing: its release is on the way anyhow.
         told = any(number < until for number in (*lease.aborts, *([] if lease.finished is None else [lease.finished])))
-        if not (told and waited):
+        if not (waited and (told or not roomy(facts))):
             yield lease, "had not let go of it" if told else "had not been told to forget it"
 
 

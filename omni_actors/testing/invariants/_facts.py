@@ -29,7 +29,7 @@ from omni_actors.testing.sim._history import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Facts", "Generation", "Lease", "Request", "in_words"]
+__all__ = ["Facts", "Generation", "Lease", "Request", "in_words", "roomy"]
 
 
 @attrs.define(eq=False)
@@ -211,3 +211,13 @@ class Facts:
                         lease.over, lease.how = number, "died"
             case _:
                 pass
+
+
+ROOMY = 100
+"""Messages. A queue that holds fewer may be full of control messages too: then one of them may have to wait."""
+
+
+def roomy(facts: Facts) -> bool:
+    """Whether control messages always leave at once."""
+    scenario = facts.history.scenario
+    return scenario is None or min(scenario.queue_limit, scenario.hwm) >= ROOMY

@@ -20,7 +20,7 @@ from omni_actors.testing.sim._history import (
     Wire,
 )
 
-from ._facts import Facts, in_words
+from ._facts import Facts, in_words, roomy
 from ._lifecycle import cut_off, rungs
 from ._violation import Violation
 
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     """Whether a call that was made at this position is to be judged."""
 
 __all__ = ["RESOURCES", "i11", "i12", "i13", "i14", "i15", "i16"]
-
-ROOMY = 100
-"""Messages. A queue that holds fewer may be full of control messages too: then one of them may have to wait."""
 
 
 # ---------------------------------------------------------------------- I11
@@ -73,7 +70,7 @@ def _ends(facts: Facts, lease: Lease) -> Iterator[tuple[tuple[int, ...], str]]:
 
 def _outlives(facts: Facts, lease: Lease) -> Iterator[tuple[tuple[int, ...], str]]:
     """What is live when its request ends has nobody left who wants it: its engine must be told."""
-    if lease.request is None or not lease.request.terminals or not _roomy(facts):
+    if lease.request is None or not lease.request.terminals or not roomy(facts):
         return
     settled = lease.request.terminals[0]
     if lease.added > settled:
@@ -84,11 +81,6 @@ def _outlives(facts: Facts, lease: Lease) -> Iterator[tuple[tuple[int, ...], str
     told = lease.aborts or lease.how in ("unsent", "died")
     if not told and ended_at > facts.at(settled) + facts.history.slack_s:
         yield (settled, *ends[:1]), f"was not aborted when its request ended at {facts.at(settled):g} s"
-
-
-def _roomy(facts: Facts) -> bool:
-    scenario = facts.history.scenario
-    return scenario is None or min(scenario.queue_limit, scenario.hwm) >= ROOMY
 
 
 # ---------------------------------------------------------------------- I12, I13, I14
@@ -168,7 +160,7 @@ def i14(facts: Facts) -> Iterator[Violation]:
 def i15(facts: Facts) -> Iterator[Violation]:
     """Control is never stuck: with queues full and engines stalled, abort and shutdown still meet their deadlines."""
     stalls = _stalls(facts)
-    tight = not _roomy(facts) or bool(facts.history.sites & {"inbox.capacity", "inbox.queue"})
+    tight = not roomy(facts) or bool(facts.history.sites & {"inbox.capacity", "inbox.queue"})
 
     def pressed(number: int) -> bool:
         return tight or any(begun < number < ended for begun, ended in stalls)
@@ -227,7 +219,7 @@ def _shutdowns_in_time(facts: Facts, pressed: Pressed) -> Iterator[Violation]:
 
 def _aborts_overtake(facts: Facts, pressed: Pressed) -> Iterator[Violation]:
     """The word to the engine leaves in the moment in which the request ends, whatever else waits to leave."""
-    if not _roomy(facts):
+    if not roomy(facts):
         return
     for lease in facts.leases.values():
         request = lease.request
@@ -317,7 +309,7 @@ def _suspected(facts: Facts, lease: Lease, called: int, returned: int) -> bool:
     life = facts.generations.get(lease.place)
     until = facts.at(returned) + facts.history.slack_s
     ends = () if life is None else (life.exited, life.dead, life.stopping)
-    if life is None or not _roomy(facts) or any(end is not None and facts.at(end) <= until for end in ends):
+    if life is None or not roomy(facts) or any(end is not None and facts.at(end) <= until for end in ends):
         return True
     wire = [(n, event) for n, event in facts.history.numbered(Wire) if event.place == lease.place and event.at <= until]
     heard = max((number for number, event in wire if event.way == "heard"), default=-1)

@@ -177,7 +177,9 @@ def i20(facts: Facts) -> Iterator[Violation]:
     """Fencing: no message of generation g is acted on after g was declared dead."""
     declared = _declared_dead(facts)
     for number, event in facts.history.numbered(Wire):
-        dead = declared.get(event.place)
+        life = facts.generations.get(event.place)
+        # What had been settled in the very moment of the death may still leave; nothing is heard any more.
+        dead = declared.get(event.place) if event.way == "heard" else life.dead if life is not None else None
         if dead is not None and number > dead:
             what = f"{event.what} {event.key}".rstrip()
             text = (
