@@ -53,14 +53,16 @@ _NEXT: Mapping[str, frozenset[str]] = {
     "": frozenset({"starting"}),
     "starting": frozenset({"ready", "exited", "stopping"}),
     "ready": frozenset({"exited", "stopping"}),
-    "exited": frozenset({"backing_off", "down"}),
+    "exited": frozenset({"backing_off", "starting", "down"}),
     "backing_off": frozenset({"starting"}),
     "stopping": frozenset({"stopped", "overdue"}),
     "overdue": frozenset({"stopped"}),
     "stopped": frozenset(),
     "down": frozenset(),
 }
-"""What may follow what, for one replica of a stage. "exited" is its own end; "stopped" the one that was asked for."""
+"""What may follow what, for one replica of a stage. "exited" is its own end; "stopped" the one that was asked for.
+Whether it starts again at once or backs off is I19's.
+"""
 
 _ENDS = frozenset({"", "exited", "backing_off", "stopped", "down"})
 """Where a replica may be when its runtime is closed."""
@@ -132,16 +134,17 @@ def _counted(facts: Facts, said: Sequence[Said]) -> Iterator[Violation]:
             failures = 1 if event.at >= ready_at + limits.stable_s else failures + 1
             ready_at = math.inf
             following = said[index + 1] if index + 1 < len(said) else None
-            yield from _answer(facts, failures, (number, event), following)
+            answer = "backing_off" if limits.backoff_first_s and limits.backoff_max_s else "starting"
+            due = "down" if failures > MAX_FAILURES else answer
+            yield from _answer(facts, failures, due, (number, event), following)
         elif event.kind == "backing_off" and index + 1 < len(said):
             delay_s = min(limits.backoff_max_s, limits.backoff_first_s * 2 ** (failures - 1))
             yield from _restarted_in_time(facts, delay_s, failures, (number, event), said[index + 1])
 
 
-def _answer(facts: Facts, failures: int, failed: Said, following: Said | None) -> Iterator[Violation]:
+def _answer(facts: Facts, failures: int, due: str, failed: Said, following: Said | None) -> Iterator[Violation]:
     number, event = failed
     who = f"{in_words((event.stage, event.replica, event.generation))} failed at {event.at:g} s"
-    due = "down" if failures > MAX_FAILURES else "backing_off"
     text = f"{who}, failure number {failures} since it was last stable: it should be {due}"
     if following is None:
         if not _is_closing(facts, number):
