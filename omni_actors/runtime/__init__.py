@@ -1,6 +1,6 @@
 """The runtime: request handler, router, streams, the shutdown ladder, and ``open_omni`` that holds them."""
 
-from ._handler import AbortReport, Unconfirmed
+from ._abort import AbortReport, Unconfirmed
 from ._omni import Health, OmniRuntime, Statistics
 from ._open import open_omni
 from ._shutdown import ShutdownReport

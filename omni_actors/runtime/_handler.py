@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-import attrs
 import trio
 
 from omni_actors._buggify import chance, pause, simulated
@@ -41,6 +40,7 @@ from omni_actors.lifecycle import (
     unconfirmed,
 )
 
+from ._abort import AbortReport, Unconfirmed
 from ._deadlines import Deadlines, Timer
 from ._stream import Stream
 from ._work import WorkMaker, prompt_size
@@ -57,29 +57,7 @@ logger = logging.getLogger("omni_actors.request")
 Result = TypeVar("Result")
 Args = TypeVarTuple("Args")
 
-__all__ = ["AbortReport", "RequestHandler", "Unconfirmed"]
-
-
-@attrs.frozen
-class Unconfirmed:
-    """A lease whose engine did not confirm its release in time; its stage is suspect and being pinged."""
-
-    stage: str
-    replica: int
-    key: str
-
-
-@attrs.frozen
-class AbortReport:
-    """What an abort found. ``known`` is False for ids that no live request carries; then nothing was done.
-
-    ``terminals``: how each request with this id ended, which may be a finish that was faster.
-    """
-
-    request_id: str
-    known: bool
-    terminals: tuple[Terminal, ...] = ()
-    unconfirmed: tuple[Unconfirmed, ...] = ()
+__all__ = ["RequestHandler"]
 
 
 class RequestHandler:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from omni_actors.config import PipelineSpec
 
-    from ._handler import AbortReport, RequestHandler
+    from ._abort import AbortReport
+    from ._handler import RequestHandler
     from ._router import Inbox
     from ._shutdown import Ladder, ShutdownReport
     from ._stream import Stream
