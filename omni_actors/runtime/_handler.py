@@ -9,7 +9,7 @@ submits. So a cancelled or aborted request can't leak work to an engine (I1, I3,
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -57,7 +57,17 @@ logger = logging.getLogger("omni_actors.request")
 Result = TypeVar("Result")
 Args = TypeVarTuple("Args")
 
-__all__ = ["RequestHandler"]
+__all__ = ["RequestHandler", "Sink"]
+
+
+class Sink(Protocol):
+    """Where one request's outputs go: a ``Stream``, or what an adapter reads from. Neither call waits."""
+
+    def push(self, output: Output) -> bool:
+        """Take one output. False when the reader is too far behind: then the request ends as ``SlowConsumer``."""
+
+    def close(self, terminal: Terminal) -> None:
+        """The end, told once; nothing is pushed after it. Anything but a finish is a fence."""
 
 
 class RequestHandler:
@@ -92,10 +102,12 @@ class RequestHandler:
         deadline: float,
         priority: int = 0,
         options: Mapping[str, Any] | None = None,
-    ) -> tuple[Record, Stream]:
+        sink: Sink | None = None,
+    ) -> Record:
         """Admit, prepare and start one request. Raises Refused or InvalidRequest, and then nothing is left of it.
 
-        Always a checkpoint. Cancelling it withdraws the request.
+        Its outputs go to ``sink``, by default a new Stream; ``record.sink`` holds it. Always a checkpoint. Cancelling
+        it withdraws the request.
         """
         plan = self.graph.plan(view.modalities)
         roots = [node.name for node in plan.order if not node.edges]
@@ -103,7 +115,7 @@ class RequestHandler:
         record = self.table.admit(
             view, plan, slots=samples, nbytes=prompt_size(view.prompt), priority=priority, options=options
         )
-        stream = record.sink = Stream(view.request_id, record.key, self.limits.stream_bytes)
+        record.sink = Stream(view.request_id, record.key, self.limits.stream_bytes) if sink is None else sink
         try:
             await trio.lowlevel.checkpoint()
             await pause("submit.prepare")
@@ -115,7 +127,7 @@ class RequestHandler:
         if not record.settled:
             self._timer(record, deadline, lambda: self._timed_out(record))
             self._start(record, prepared)
-        return record, stream
+        return record
 
     async def _prepare_root(self, record: Record, name: str) -> list[Work]:
         """Input processing comes before the first lease, so that a bad prompt is the submitter's exception."""

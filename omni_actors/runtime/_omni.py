@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from omni_actors.config import PipelineSpec
 
     from ._abort import AbortReport
-    from ._handler import RequestHandler
+    from ._handler import RequestHandler, Sink
     from ._router import Inbox
     from ._shutdown import Ladder, ShutdownReport
     from ._stream import Stream
@@ -233,22 +233,39 @@ class Generation:
         self._record: Record | None = None
 
     async def __aenter__(self) -> Stream:
-        if self._omni.closed:
-            raise RuntimeClosed("this runtime is closed", request_id=self._view.request_id)
-        self._record, stream = await self._handler.submit(
-            self._view,
-            deadline=trio.current_time() + self._timeout_s,
-            priority=self._priority,
-            options=self._options,
-        )
+        stream: Stream = (await self.submit()).sink
         return stream
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        if self.leave():
+            await self.left()
+
+    # ------------------------------------------------------------------ without the block, for adapters
+
+    async def submit(self, sink: Sink | None = None) -> Record:
+        """What entering the block does, with outputs to ``sink``. Who calls it owes a ``leave``."""
+        if self._omni.closed:
+            raise RuntimeClosed("this runtime is closed", request_id=self._view.request_id)
+        self._record = await self._handler.submit(
+            self._view,
+            deadline=trio.current_time() + self._timeout_s,
+            priority=self._priority,
+            options=self._options,
+            sink=sink,
+        )
+        return self._record
+
+    def leave(self) -> bool:
+        """The client leaves: abort what has not ended. Synchronous; False if it had finished, with nothing to await."""
         record = self._record
         assert record is not None
         self._handler.settle(record, Kind.ABORTED, reason="the client left")
-        if record.terminal is not None and record.terminal.kind is not Kind.FINISHED:
-            with bounded_shield(trio.current_time() + self._omni.spec.abort_s):
-                await self._handler.confirmed(record)
+        return record.terminal is not None and record.terminal.kind is not Kind.FINISHED
+
+    async def left(self) -> None:
+        """Wait until every engine has confirmed, at the latest until ``abort_s``; cancellations wait as well."""
+        assert self._record is not None
+        with bounded_shield(trio.current_time() + self._omni.spec.abort_s):
+            await self._handler.confirmed(self._record)
