@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from omni_actors.config import PipelineSpec
+    from omni_actors.stages import Frontend
 
     from ._abort import AbortReport
     from ._handler import RequestHandler, Sink
@@ -142,6 +143,10 @@ class OmniRuntime:
                 nursery.start_soon(ask, number)
         return [answer.unwrap() for answer in answers]
 
+    def frontend(self, stage: str) -> Frontend:
+        """The stage's input processing, for adapters: a vLLM stage's has vLLM's config, renderer and InputProcessor."""
+        return self._stages[stage].frontend
+
     # ------------------------------------------------------------------ the runtime
 
     @property
@@ -257,11 +262,11 @@ class Generation:
         )
         return self._record
 
-    def leave(self) -> bool:
+    def leave(self, reason: str = "the client left") -> bool:
         """The client leaves: abort what has not ended. Synchronous; False if it had finished, with nothing to await."""
         record = self._record
         assert record is not None
-        self._handler.settle(record, Kind.ABORTED, reason="the client left")
+        self._handler.settle(record, Kind.ABORTED, reason=reason)
         return record.terminal is not None and record.terminal.kind is not Kind.FINISHED
 
     async def left(self) -> None:

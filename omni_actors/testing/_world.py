@@ -31,6 +31,8 @@ ENGINES: Mapping[str, Engine] = {
     "omni_actors.testing.fake_core": fake_core,
     "omni_actors.testing.fake_omni": fake_omni,
 }
+ENGINES_QUEUE = 10_000
+"""Messages. Engines queue as ZeroMQ does, however little room a run leaves to the runtime."""
 KINDS: Mapping[str, EngineKind] = {"fake": FakeOmniKind(), "fake-core": FakeCoreKind()}
 FAKE, FAKE_CORE = KINDS["fake"], KINDS["fake-core"]
 
@@ -62,7 +64,7 @@ class MemoryWorld:
     @asynccontextmanager
     async def __call__(self, spec: PipelineSpec) -> AsyncIterator[World]:
         """What ``open_omni(world=…)`` calls."""
-        self.transport = MemoryTransport(**self._limits)
+        self.transport = MemoryTransport(**self._limits, peer_queue_limit=ENGINES_QUEUE)
         transport = self._tap(self.transport) if self._tap is not None else self.transport
         async with open_memory_launcher(self._engines, self.transport, self._observe) as self.launcher:
             try:

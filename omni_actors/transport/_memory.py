@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["MemorySocket", "MemoryTransport"]
 
 Kind = Literal["ROUTER", "PULL"]
-_PEER_QUEUE = 10_000
 
 
 @attrs.define(eq=False)
@@ -236,11 +235,12 @@ class _Connected(MemorySocket):
 class MemoryTransport:
     """Makes in-memory sockets at ``mem://name`` and closes them. ``hwm`` and ``queue_limit`` as in ``ZmqTransport``.
 
-    ``queue_limit`` is the bound sockets', which are the runtime's; peers have queues of their own, of ZeroMQ's size.
+    ``peer_queue_limit``: the connected sockets' queue, where it is not as long as the bound ones'.
     """
 
-    def __init__(self, *, hwm: int = 10_000, queue_limit: int = 10_000) -> None:
+    def __init__(self, *, hwm: int = 10_000, queue_limit: int = 10_000, peer_queue_limit: int | None = None) -> None:
         self._hwm, self._queue_limit = hwm, queue_limit
+        self._peer_queue_limit = queue_limit if peer_queue_limit is None else peer_queue_limit
         self._endpoints: dict[str, _Endpoint] = {}
         self._sockets: list[MemorySocket] = []
         self._closed = False
@@ -330,7 +330,7 @@ class MemoryTransport:
 
     def _connect(self, kind: Kind, address: str, identity: bytes) -> MemorySocket:
         endpoint = self._endpoint(kind, address)
-        return self._opened(_Connected(endpoint, identity, self._hwm, _PEER_QUEUE))
+        return self._opened(_Connected(endpoint, identity, self._hwm, self._peer_queue_limit))
 
     def _opened(self, socket: MemorySocket) -> MemorySocket:
         self._sockets = [other for other in self._sockets if not other._closed]

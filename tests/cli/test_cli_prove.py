@@ -276,9 +276,9 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nothing(jobs):
     if jobs == 1:
         # Ctrl-C in the middle of a run, in the very process that simulates.
         code = (
-            "import os, signal\nfrom omni_actors.testing.sim import _driver\nget = _driver.Driver._start_reader\n"
+            "import os, signal\nfrom omni_actors.testing.sim import _driver\nget = _driver.Driver._submit\n"
             "def hit(self, op):\n    os.kill(os.getpid(), signal.SIGINT)\n    get(self, op)\n"
-            "_driver.Driver._start_reader = hit\n" + code
+            "_driver.Driver._submit = hit\n" + code
         )
     command = [sys.executable, "-c", code, "prove", "--examples", "100000", "--jobs", str(jobs)]
     running = subprocess.Popen(

@@ -22,19 +22,27 @@ _SHARED_MEMORY = Path("/dev/shm")
 
 
 class Belongings:
-    """Every process seen below this one, and every name in /dev/shm that one of them held."""
+    """Every process seen below this one, and every name in /dev/shm that one of them held.
+
+    Those that were there before it are strangers: children that the caller has for other reasons.
+    """
 
     def __init__(self) -> None:
+        self._strangers = frozenset(descendants(os.getpid()))
         self.processes: dict[int, int] = {}
         self.names: set[str] = set()
 
     def look(self) -> None:
         """Take note of what there is now."""
-        pids = descendants(os.getpid())
+        pids = self.descendants()
         for pid in pids:
             if (seen := identify(pid)) is not None:
                 self.processes[pid] = seen.started
         self.names |= shared_memory(pids)
+
+    def descendants(self) -> list[int]:
+        """What is below this process now, without the strangers."""
+        return [pid for pid in descendants(os.getpid()) if pid not in self._strangers]
 
     def living(self) -> list[int]:
         """Those that still run. An orphan's zombie has ended: it is for init to reap, when that gets round to it."""
@@ -66,7 +74,7 @@ def left_behind(seen: Belongings, baseline: OsState, base: Path) -> dict[str, li
     """
     now = OsState.now()
     found = {
-        "processes": [str(pid) for pid in {*seen.living(), *descendants(os.getpid())}],
+        "processes": [str(pid) for pid in {*seen.living(), *seen.descendants()}],
         "descriptors": differences(baseline.descriptors, now.descriptors),
         "sockets": differences(_sockets(baseline), _sockets(now)),
         "files": sorted(str(path.relative_to(base)) for path in base.rglob("*")),
