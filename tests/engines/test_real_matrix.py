@@ -143,7 +143,8 @@ def all_hit(cases: list[Case]) -> dict[Case, Seen]:
                 for replica, case in enumerate(cases):
                     seen[case] = await hit(omni, case, replica)
                     # The next case counts on those that are left, and an engine that was asked to end takes its time.
-                    await omni.wait_health(lambda health, left=len(cases) - replica - 1: health.stages[0].ready == left)
+                    left = len(cases) - replica - 1
+                    await omni.wait_health(lambda health, left=left: health.stages[0].ready == left)
                     omni.check()
 
     with private_base() as base:
