@@ -24,11 +24,11 @@ _SHARED_MEMORY = Path("/dev/shm")
 class Belongings:
     """Every process seen below this one, and every name in /dev/shm that one of them held.
 
-    Those that were there before it are strangers: children that the caller has for other reasons.
+    ``strangers`` are left out: children that the caller has for other reasons.
     """
 
-    def __init__(self) -> None:
-        self._strangers = frozenset(descendants(os.getpid()))
+    def __init__(self, strangers: frozenset[int] = frozenset()) -> None:
+        self._strangers = strangers
         self.processes: dict[int, int] = {}
         self.names: set[str] = set()
 

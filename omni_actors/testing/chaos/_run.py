@@ -18,7 +18,7 @@ import attrs
 import trio
 
 from omni_actors.testing.invariants import Violation, check
-from omni_actors.testing.os_state import OsState
+from omni_actors.testing.os_state import OsState, descendants
 from omni_actors.testing.sim._driver import Driver
 from omni_actors.testing.sim._history import Crashed, Deadlocked, History, State
 from omni_actors.testing.sim._schedule import scheduled_by
@@ -83,7 +83,7 @@ def private_base() -> Iterator[Path]:
 
 
 class Chaos:
-    """Runs schedules one after the other in this process, which has no children of its own meanwhile.
+    """Runs schedules one after the other in this process. Children that it already has are nobody's concern.
 
     ``base`` is where its run folders are made. The first run is the baseline of the others' descriptors.
     """
@@ -91,6 +91,7 @@ class Chaos:
     def __init__(self, base: Path) -> None:
         self._base = base
         self._threads = OsState.now().threads
+        self._strangers = frozenset(descendants(os.getpid()))
         self._baseline: OsState | None = None
 
     def run(self, scenario: Scenario, pipeline: PipelineSpec | None = None) -> Outcome:
@@ -100,7 +101,7 @@ class Chaos:
         """
         began = time.monotonic()
         history = History(pipeline or scenario.pipeline(), scenario, slack_s=SLACK_S)
-        seen = Belongings()
+        seen = Belongings(self._strangers)
         with scheduled_by(scenario.seed):
             try:
                 watch = Watch()
