@@ -4,9 +4,9 @@ The payload on stdin is a msgpack map: ``env``, ``engine_args`` (AsyncEngineArgs
 ZMQ address of our client's handshake socket), ``log_stats``. The engine's configuration is built here, from the same
 arguments as the front-end builds its own: nothing is pickled.
 
-What it adds to vLLM's own process: SIGTERM ends it while it is still loading (vLLM heeds it only afterwards); once
-vLLM's teardown has returned it leaves at once, without the interpreter's; its ipc files lie in our run folder; and
-what cannot be started says so in one last line on stderr. Exit codes: 0 after a clean stop, 1 for an engine that
+What it adds to vLLM's own process: SIGTERM ends it while it is still loading (vLLM heeds it only afterwards), and is
+not missed by an engine that is just falling asleep; once vLLM's teardown has returned it leaves at once, without the
+interpreter's; its ipc files lie in our run folder; and what cannot be started says so in one last line on stderr. Exit codes: 0 after a clean stop, 1 for an engine that
 failed, 2 for arguments that make no engine, 143 for SIGTERM while loading.
 """
 
@@ -18,53 +18,69 @@ import os
 import signal
 import sys
 import threading
+import time
 from multiprocessing.util import Finalize
 from typing import Any, NoReturn
 
 from omni_actors.engines._lifeline import kill_members, read_payload
 
-__all__ = ["main"]
+__all__ = ["Termination", "main"]
 
 BAD_ARGUMENTS = 2
 FAILED = 1
 TERMINATED = 128 + signal.SIGTERM
 
 _MAX_WORDS = 600
+_POKE = signal.SIGUSR2
+_POKES_S = (0.02, 0.2, 1.0)
 
 
-class _Loading:
-    """SIGTERM while the engine is made: the workers are killed and so are we. ``over`` leaves signals to vLLM.
+class Termination:
+    """Hears SIGTERM through the interpreter's wake-up descriptor, whoever handles it. Made in the main thread.
 
-    vLLM installs its own handlers before it constructs the engine, so ours would be replaced: the interpreter's wake-up
-    descriptor hears a signal whoever handles it.
+    While the engine is made it is the end: the workers are killed and so are we. vLLM installs its own handlers before
+    it constructs the engine, and heeds them only afterwards. From ``loading_over`` on vLLM's handler does it. But
+    CPython runs handlers in the main thread, between two instructions: a signal that comes in the moment before that
+    thread blocks is not seen until it wakes, and an idle engine would sleep on. So it is poked.
     """
 
     def __init__(self) -> None:
         self._reader, writer = os.pipe()
         os.set_blocking(writer, False)
         signal.signal(signal.SIGTERM, lambda *_: None)
+        signal.signal(_POKE, lambda *_: None)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
         # A forked worker would write its own signals into our pipe.
         os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))
-        self._over = False
-        threading.Thread(target=self._listen, name="loading", daemon=True).start()
+        self._loading = True
+        threading.Thread(target=self._listen, name="termination", daemon=True).start()
 
-    def over(self) -> None:
-        self._over = True
+    def loading_over(self) -> None:
+        """Leave SIGTERM to whoever handles it."""
+        self._loading = False
 
     def _listen(self) -> None:
         # No deadline: a daemon thread that waits for signals as long as the process lives.
         while signums := os.read(self._reader, 64):
-            if signal.SIGTERM in signums and not self._over:
+            if signal.SIGTERM not in signums:
+                continue
+            if self._loading:
                 print("terminated while loading", file=sys.stderr, flush=True)
                 kill_members()
                 os._exit(TERMINATED)
+            self._poke()
+
+    def _poke(self) -> None:
+        """Interrupt what the main thread waits in, a few times: it may be about to wait."""
+        for delay_s in _POKES_S:
+            time.sleep(delay_s)
+            signal.pthread_kill(threading.main_thread().ident or 0, _POKE)
 
 
 def main() -> NoReturn:
     """Run the engine until SIGTERM. Never returns."""
     payload = read_payload()
-    loading = _Loading()
+    termination = Termination()
     _set_defaults()
     _end_quickly()
     try:
@@ -72,7 +88,7 @@ def main() -> NoReturn:
     except Exception as error:
         _leave(BAD_ARGUMENTS, f"no engine can be made of these arguments: {_words(error)}")
     try:
-        _run(config, _announcing(executor, loading), payload)
+        _run(config, _announcing(executor, termination), payload)
     except SystemExit as end:
         _leave(end.code if isinstance(end.code, int) else 0)
     except Exception as error:
@@ -120,12 +136,12 @@ def _configure(engine_args: dict[str, Any]) -> tuple[Any, type[Any]]:
     return config, Executor.get_class(config)
 
 
-def _announcing(executor: type[Any], loading: _Loading) -> type[Any]:
+def _announcing(executor: type[Any], termination: Termination) -> type[Any]:
     """The executor class, telling us when its workers are ready: what is left of loading takes milliseconds."""
 
     def initialize_from_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = executor.initialize_from_config(self, *args, **kwargs)
-        loading.over()
+        termination.loading_over()
         return result
 
     return type(executor.__name__, (executor,), {"initialize_from_config": initialize_from_config})
