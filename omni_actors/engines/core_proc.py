@@ -6,8 +6,9 @@ arguments as the front-end builds its own: nothing is pickled.
 
 What it adds to vLLM's own process: SIGTERM ends it while it is still loading (vLLM heeds it only afterwards), and is
 not missed by an engine that is just falling asleep; once vLLM's teardown has returned it leaves at once, without the
-interpreter's; its ipc files lie in our run folder; and what cannot be started says so in one last line on stderr. Exit codes: 0 after a clean stop, 1 for an engine that
-failed, 2 for arguments that make no engine, 143 for SIGTERM while loading.
+interpreter's; its ipc files lie in our run folder; and what cannot be started says so in one last line on stderr.
+Exit codes: 0 after a clean stop, 1 for an engine that failed, 2 for arguments that make no engine, 143 for SIGTERM
+while loading.
 """
 
 from __future__ import annotations
