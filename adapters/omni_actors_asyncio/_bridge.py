@@ -14,7 +14,6 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
@@ -73,9 +72,9 @@ class _Crossing(Generic[T]):
 
 
 class Bridge:
-    """See the module. ``opened`` is done when every stage is ready, ``ended`` when nothing of it is left.
+    """See the module. ``opened`` is done when every stage is ready, ``closed`` when nothing of it is left.
 
-    ``opened`` fails with what ``open_omni`` raises; ``ended`` with a fatal error of the runtime, if it was one.
+    ``opened`` fails with what ``open_omni`` raises; ``closed`` with a fatal error of the runtime, if it was one.
     ``health`` is refreshed whenever a stage changes, and may be read from any thread; None before and after.
     """
 
@@ -88,17 +87,17 @@ class Bridge:
         world: Worlds = real_world,
     ) -> None:
         self.opened: Future[OmniRuntime] = Future()
-        self.ended: Future[ShutdownReport] = Future()
+        self.closed: Future[ShutdownReport] = Future()
         self.health: Health | None = None
         self.omni: OmniRuntime
         self._pipeline = pipeline
         self._how: dict[str, Any] = {"overrides": overrides, "on_event": on_event, "world": world}
-        self._pid = os.getpid()
+        self._getpid, self._pid = os.getpid, os.getpid()
         self._thread = threading.Thread(target=self._live, name="omni-actors", daemon=False)
         self._born = threading.Event()
         self._token: trio.lowlevel.TrioToken
         self._posts: deque[Callable[[], None]] = deque()
-        self._posted = False
+        self._posted = self._gone = False
         # All below belongs to the trio thread.
         self._opening = trio.CancelScope()
         self._closing = trio.Event()
@@ -108,7 +107,9 @@ class Bridge:
     # ------------------------------------------------------------------ from any thread
 
     def start(self) -> None:
-        """Begin to open. Once."""
+        """Begin to open. Once: raises RuntimeError if it was started before, RuntimeClosed if it was closed."""
+        if self._gone:
+            raise RuntimeClosed("this runtime is closed")
         _exit.remember(self)
         self._thread.start()
         assert self._born.wait(BIRTH_S), "the trio thread did not begin"
@@ -118,16 +119,17 @@ class Bridge:
         if os.getpid() != self._pid:
             text = f"this runtime lives in process {self._pid}; a forked child has to open its own"
             raise RuntimeClosed(text)
-        if self.ended.done() or not self.opened.done() or self.opened.exception() is not None:
-            raise RuntimeClosed("this runtime is closed" if self.ended.done() else "this runtime is not open")
+        if self.closed.done() or not self.opened.done() or self.opened.exception() is not None:
+            raise RuntimeClosed("this runtime is closed" if self.closed.done() else "this runtime is not open")
 
     def post(self, act: Callable[[], None]) -> bool:
         """Have ``act`` called soon in the trio thread. Never waits, takes no lock, legal anywhere; it must not raise.
 
-        False if that thread is not there (any more): then nobody calls it.
+        False if that thread is not there (any more): then nobody calls it. Uses no globals before it knows: at the
+        end of the program, garbage is still posting when the modules are empty.
         """
-        if os.getpid() != self._pid:
-            return False  # the parent's wake-up pipe is open here as well, and its locks may be held for ever
+        if self._gone or self._getpid() != self._pid:
+            return False  # in a forked child the parent's wake-up pipe is open as well, and its locks held for ever
         self._posts.append(act)
         if not self._posted:
             self._posted = True
@@ -145,21 +147,28 @@ class Bridge:
             crossing.refuse()
         return crossing.future
 
-    def submit(self, ticket: Ticket) -> None:
-        """Ask for what the ticket says; all answers go to the ticket. Raises RuntimeClosed."""
-        self.check()
-        if not self.post(lambda: self._take_in(ticket)):
-            ticket.refuse(RuntimeClosed("the runtime is closed"))
+    def submit(self, tickets: Sequence[Ticket]) -> None:
+        """Ask for what the tickets say; all answers go to them, this one too: that the runtime is closed."""
+
+        def take_in() -> None:
+            for ticket in tickets:
+                self._take_in(ticket)
+
+        if not self.post(take_in):
+            for ticket in tickets:
+                ticket.refuse(RuntimeClosed("the runtime is closed"))
 
     def request_close(
         self, *, drain_s: float | None = None, abort_s: float | None = None, stop_s: float | None = None
     ) -> None:
-        """Begin to close, or shorten what is left of it. Never waits; ``ended`` tells the end. Seconds as in
+        """Begin to close, or shorten what is left of it. Never waits; ``closed`` tells the end. Seconds as in
         ``OmniRuntime.request_shutdown``.
         """
+        if self._thread.ident is None and not self._gone:
+            self._end(None)  # it was never started
 
         def close() -> None:
-            if self._nursery is None:
+            if not self.opened.done():
                 self._opening.cancel()
             else:
                 self.omni.request_shutdown(drain_s=drain_s, abort_s=abort_s, stop_s=stop_s)
@@ -181,7 +190,7 @@ class Bridge:
 
     def _end(self, failure: BaseException | None) -> None:
         """Nothing of it is left. Tell everybody."""
-        self.health = None
+        self._gone, self.health = True, None
         lost = failure if isinstance(failure, OmniError) else RuntimeClosed("the runtime was closed meanwhile")
         for ticket in self._tickets:
             ticket.refuse(lost)
@@ -192,9 +201,9 @@ class Bridge:
             failure = None
         if failure is None:
             opened = self.opened.exception() is None
-            self.ended.set_result(self.omni.shutdown_report if opened else ShutdownReport())
+            self.closed.set_result(self.omni.shutdown_report if opened else ShutdownReport())
         else:
-            self.ended.set_exception(failure)
+            self.closed.set_exception(failure)
 
     async def _hold(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
@@ -207,7 +216,7 @@ class Bridge:
         """Until somebody wants it closed. No deadline: that is its owner's decision."""
         async with trio.open_nursery() as nursery:
             self._nursery, self.health = nursery, self.omni.health()
-            nursery.start_soon(self._follow_health)
+            nursery.start_soon(self.omni.wait_health, self._seen)
             self.opened.set_result(self.omni)
             try:
                 await self._closing.wait()
@@ -216,9 +225,10 @@ class Bridge:
                 self._nursery = None
                 nursery.cancel_scope.cancel()
 
-    async def _follow_health(self) -> None:
-        while True:
-            self.health = await self.omni.wait_health(lambda health: health != self.health)
+    def _seen(self, health: Health) -> bool:
+        """Looked at whenever a stage changes, until the runtime ends."""
+        self.health = health
+        return False
 
     def _take_posts(self) -> None:
         self._posted = False
@@ -261,8 +271,6 @@ class Bridge:
                 self._over(ticket)
             elif ticket.scope.cancel_called:
                 self.leave(ticket)
-            elif ticket.over:
-                self._tickets.discard(ticket)
 
     def leave(self, ticket: Ticket) -> None:
         """Its reader left: abort it, and confirm when the engines have."""
@@ -285,8 +293,8 @@ class Bridge:
         self._tickets.discard(ticket)
         ticket.confirm()
 
-    def ended_by_itself(self, ticket: Ticket) -> None:
-        """It has its terminal, without anybody's asking."""
+    def ended(self, ticket: Ticket) -> None:
+        """It has its terminal: nobody has to be told when the runtime ends."""
         self._tickets.discard(ticket)
 
     def leave_all(self, which: Callable[[Ticket], bool], reason: str) -> None:
@@ -297,7 +305,7 @@ class Bridge:
     async def abort_all(self, reason: str) -> None:
         """Abort all live requests; returns when their engines have confirmed, at the latest after ``abort_s``."""
         live = [ticket for ticket in self._tickets if ticket.generation is not None]
-        self.leave_all(lambda ticket: True, reason)
+        self.leave_all(lambda ticket: ticket.generation is not None, reason)
         async with trio.open_nursery() as nursery:
             for ticket in live:
                 assert ticket.generation is not None
@@ -312,11 +320,12 @@ class Bridge:
             return self.opened.result()
         except BaseException:
             self.request_close(drain_s=0)
+            self._thread.join()
             raise
 
     def join(self) -> ShutdownReport:
         """Wait until it has ended: as long as the ladder takes. Raises the runtime's fatal error, if it had one."""
-        report = self.ended.result()
-        with suppress(RuntimeError):  # joined from its own thread
+        report = self.closed.result()
+        if self._thread.ident is not None:
             self._thread.join()
         return report

@@ -62,6 +62,9 @@ class Ways(Protocol):
     def leave(self, ticket: Ticket) -> None:
         """In the trio thread: its reader left."""
 
+    def ended(self, ticket: Ticket) -> None:
+        """In the trio thread: it has its terminal."""
+
 
 class _Fold:
     """Plain text that nobody reads before the end: as many tokens as there are, one object."""
@@ -110,6 +113,7 @@ class Ticket:
             return False
         if self.quiet:
             self._keep_quietly(output, size)
+            self._look_for_reader()
             return True
         self._pushed += size
         self.unread.append(output)
@@ -122,24 +126,25 @@ class Ticket:
 
     def _keep_quietly(self, output: Output, size: int) -> None:
         chunk = output.payload
-        plain = isinstance(chunk, TextChunk) and chunk.native is None and chunk.finish_reason is None
+        plain = chunk if isinstance(chunk, TextChunk) and chunk.native is None and chunk.finish_reason is None else None
         fold = self._folds.get(output.index)
-        if not plain:
+        if plain is not None and fold is not None:
+            fold.add(plain)
+            self._pushed += size - OVERHEAD
+            return
+        if plain is not None:
+            fold = self._folds[output.index] = _Fold(output, plain)
+            self.unread.append(fold)
+        else:
             self._folds.pop(output.index, None)
             self.unread.append(output)
-            self._pushed += size
-        elif fold is not None:
-            fold.add(chunk)
-            self._pushed += size - OVERHEAD
-        else:
-            fold = self._folds[output.index] = _Fold(output, chunk)
-            self.unread.append(fold)
-            self._pushed += size
+        self._pushed += size
 
     def close(self, terminal: Terminal) -> None:
         """See ``Sink``. Unread outputs stay where they are: an aborted request hands back what it had made."""
         self.fenced = terminal.kind is not Kind.FINISHED
         self.terminal = terminal
+        self._ways.ended(self)
         self._wake()
 
     def refuse(self, error: Exception) -> None:
@@ -186,9 +191,10 @@ class Ticket:
     def post_abort(self) -> bool:
         """The reader leaves: append and wake, with no await. From any thread, under garbage collection, at exit.
 
-        Idempotent. False if there is nothing to wait for: it has finished, was not taken, or its bridge is gone.
+        Idempotent, and uses no module's globals: at exit they may be gone. False if there is nothing to wait for: it
+        has finished, was not taken, or its bridge is gone.
         """
-        finished = self.terminal is not None and self.terminal.kind is Kind.FINISHED
+        finished = self.terminal is not None and not self.fenced
         if finished or self.refusal is not None or self.released:
             return False
         if self._abort_posted:

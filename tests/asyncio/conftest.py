@@ -51,7 +51,7 @@ def llm(**more: Any) -> AsyncOmni:
 
 def endless(**more: Any) -> AsyncOmni:
     """One that talks until it is told to stop."""
-    return llm(**{"tokens": 100_000, "token_s": 0.002, "params": {"max_tokens": None}, **more})
+    return llm(**{"tokens": 8_000, "token_s": 0.002, "params": {"max_tokens": None}, **more})
 
 
 async def idle_within(omni: AsyncOmni, limit_s: float, stage: str = "llm") -> bool:

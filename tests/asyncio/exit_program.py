@@ -8,7 +8,7 @@ import sys
 
 from omni_actors.testing.rigs import core, pipeline
 
-SPEC = pipeline(core("llm", output="text", tokens=100_000, params={"max_tokens": None}))
+SPEC = pipeline(core("llm", output="text", tokens=8_000, params={"max_tokens": None}))
 
 
 def script() -> None:
@@ -53,10 +53,11 @@ def fork() -> None:
             except RuntimeClosed as refused:
                 stream.__del__()
                 print(refused, flush=True)
-                os._exit(0)
-            os._exit(1)
-        print(os.waitpid(child, 0)[1], (await anext(stream)).text != "", flush=True)
-        await omni.close()
+            finally:
+                os._exit(0)  # the parent's loop is not the child's to end
+        _, code = await asyncio.to_thread(os.waitpid, child, 0)
+        print(code, (await anext(stream)).text != "", flush=True)
+        await omni.close(drain_s=0)
 
     asyncio.run(main())
 

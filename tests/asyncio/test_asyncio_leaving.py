@@ -105,7 +105,7 @@ def test_an_error_of_the_readers_own(run):
 @pytest.mark.parametrize("when", ["before it was asked for", "while it is prepared", "before the first output"])
 def test_cancelling_before_anything_was_heard(run, when):
     async def main():
-        stage = core("llm", output="text", tokens=100_000, params={"max_tokens": None}, token_s=0.05)
+        stage = core("llm", output="text", tokens=8_000, params={"max_tokens": None}, token_s=0.05)
         async with AsyncOmni(pipeline(stage), world=MemoryWorld()) as omni:
             task = asyncio.ensure_future(listen(begin(omni), asyncio.Event()))
             if when != "before it was asked for":
@@ -126,7 +126,7 @@ def test_a_second_cancellation_ends_the_waiting_and_not_the_abort(run):
     """An engine that hangs confirms nothing: the first cancellation waits for it, the second does not."""
 
     async def main():
-        stage = core("llm", output="text", tokens=100_000, params={"max_tokens": None}, die_at=3, death="stall")
+        stage = core("llm", output="text", tokens=8_000, params={"max_tokens": None}, die_at=3, death="stall")
         async with AsyncOmni(pipeline(stage, abort_s=2.0), world=MemoryWorld()) as omni:
             heard = asyncio.Event()
             task = asyncio.ensure_future(listen(begin(omni), heard))
@@ -147,7 +147,7 @@ def test_a_second_cancellation_ends_the_waiting_and_not_the_abort(run):
 
 def test_an_engine_that_does_not_confirm_is_waited_for_no_longer_than_abort_s(run):
     async def main():
-        stage = core("llm", output="text", tokens=100_000, params={"max_tokens": None}, die_at=3, death="stall")
+        stage = core("llm", output="text", tokens=8_000, params={"max_tokens": None}, die_at=3, death="stall")
         async with AsyncOmni(pipeline(stage, abort_s=0.5), world=MemoryWorld()) as omni:
             stream = begin(omni)
             await anext(stream)

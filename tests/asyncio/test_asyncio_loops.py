@@ -65,26 +65,25 @@ def test_an_answer_for_each_of_many_loops(run):
 
 @pytest.mark.parametrize("new_loop", NEW_LOOPS)
 @pytest.mark.parametrize("reader", ["waits", "is busy"])
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # that its tasks are pending is the point
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # pending tasks are the point
 def test_a_loop_that_is_closed_with_requests_running(new_loop, reader):
     omni = endless()
-    heard = 0
+    heard = asyncio.Semaphore(0)
 
     async def listen(stream):
-        nonlocal heard
         async for _ in stream:
-            heard += 1
+            heard.release()
             if reader == "is busy":
                 await asyncio.Event().wait()
 
     async def begin():
-        return [asyncio.ensure_future(listen(one)) for one in (omni.generate("x", None, "a"), omni.generate_omni("y"))]
+        streams = (omni.generate("x", {"output_kind": 1}, "a"), omni.generate_omni("y"))
+        quiet = anext(omni.generate("z", {"output_kind": 2}, "quiet"))
+        return [asyncio.ensure_future(one) for one in (*map(listen, streams), quiet)]
 
     async def until_heard():
-        while heard < 2:
-            await asyncio.sleep(0.001)
+        await heard.acquire()
+        await heard.acquire()
 
     loop = new_loop()
     loop.run_until_complete(omni.__aenter__())
@@ -96,7 +95,7 @@ def test_a_loop_that_is_closed_with_requests_running(new_loop, reader):
         async with asyncio.timeout(10):
             assert await idle_within(omni, 1)
             statistics = await omni.statistics()
-            assert (statistics.requests, statistics.ended[Kind.ABORTED]) == (0, 2)
+            assert (statistics.requests, statistics.ended[Kind.ABORTED]) == (0, 3)
             await omni.close()
 
     asyncio.run(afterwards())
@@ -170,6 +169,16 @@ def test_it_is_not_open_yet(run):
     async def main():
         with pytest.raises(RuntimeClosed, match="not open"):
             llm().generate_omni("x")
+
+    run(main)
+
+
+def test_closed_before_it_was_opened(run):
+    async def main():
+        omni = llm()
+        assert (await omni.close()).stopped == ()
+        with pytest.raises(RuntimeClosed):
+            await omni.__aenter__()
 
     run(main)
 

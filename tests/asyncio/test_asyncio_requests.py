@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
+import attrs
 import pytest
 from omni_actors_asyncio import AsyncOmni
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
@@ -14,7 +15,7 @@ from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from omni_actors import InvalidRequest, Kind, Overloaded, RequestTimeout, RuntimeClosed, SlowConsumer, StageFailed
 from omni_actors.config import Limits
 from omni_actors.testing import FakeCoreBehaviour, FakeParams, MemoryWorld, fake_tokens
-from omni_actors.testing.rigs import core, pipeline, speech
+from omni_actors.testing.rigs import SHORT, core, pipeline, speech
 
 from .conftest import endless, idle_within, llm
 
@@ -133,7 +134,7 @@ def test_a_reader_that_comes_late_gets_all_of_it_as_one(run):
 def test_a_reader_that_does_not_come_loses_its_request(run):
     async def main():
         limits = Limits(stream_bytes=5_000)
-        stage = core("llm", output="text", tokens=100_000, token_s=0.0005, params={"max_tokens": None})
+        stage = core("llm", output="text", tokens=8_000, token_s=0.0005, params={"max_tokens": None})
         async with AsyncOmni(pipeline(stage, limits=limits), world=MemoryWorld()) as omni:
             plain, ours = omni.generate("a", {"output_kind": DELTA}, "a"), omni.generate_omni("b")
             await anext(plain), await anext(ours)
@@ -250,7 +251,7 @@ def test_a_stage_that_dies_fails_its_requests_and_is_there_again(run):
 
 def test_a_stage_that_stays_down_is_an_error_that_says_so(run):
     async def main():
-        stage = core("llm", output="text", tokens=12, die_at=1)
+        stage = core("llm", output="text", tokens=12, die_at=1, deadlines=attrs.evolve(SHORT, backoff_first_s=0.05))
         async with AsyncOmni(pipeline(stage), world=MemoryWorld()) as omni:
             while not omni.errored:
                 with pytest.raises((EngineGenerateError, GracefulHTTPError)):

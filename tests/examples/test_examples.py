@@ -42,6 +42,24 @@ def test_ask(tmp_path):
     assert (tmp_path / "answer.wav").stat().st_size > 24_000
 
 
+@pytest.mark.engine
+def test_ask_asyncio():
+    out = run("ask_asyncio.py")
+    assert "What is two plus three? Two plus three is five." in out
+    assert "What is nine minus four? Nine minus four is five." in out
+    assert out.count("s of speech)") == 2
+
+
+@pytest.mark.engine
+def test_ask_script():
+    lines = run("ask_script.py").splitlines()
+    assert lines[0].startswith("What is two plus three? Two plus three is five. (")
+    assert lines[1] == "'': the question is empty"
+    assert lines[2].startswith("What is nine minus four? Nine minus four is five. (")
+    assert "One plus one is two. Two plus two is four." in lines[3]
+    assert lines[4].startswith("In three tokens: ")
+
+
 def test_find_a_bug(tmp_path):
     out = run("find_a_bug.py", cwd=tmp_path)
     assert "the transform find_a_bug:caption of stage painter raised IndexError" in out
