@@ -50,6 +50,12 @@ Seed = Annotated[int | None, typer.Option("--seed", min=0, help="Of the first ba
 Jobs = Annotated[int | None, typer.Option("--jobs", min=1, help="Processes that share the work; one per core.")]
 ScenarioFile = Annotated[str | None, typer.Option("--scenario", metavar="FILE|-", help="Run this one only.")]
 Svg = Annotated[Path | None, typer.Option("--svg", help="Where to draw a failure, or the scenario; prove-failure.svg.")]
+Host = Annotated[str, typer.Option("--host", help="Where to listen; anything but loopback is open to others.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free one; it is printed.")]
+HttpLimit = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="NAME=VALUE", help="As in body_bytes=1000000 or requests_per_key=8."),
+]
 Pairs = Annotated[int, typer.Option("--pairs", min=15, help="Pairs of runs behind each ratio.")]
 
 
@@ -146,6 +152,34 @@ def generate(
             as_json=as_json,
         )
         _end(run_generate(job, _stderr(), _stdout(as_json)))
+
+
+@app.command(context_settings={"allow_extra_args": True}, epilog="Options of vLLM's own server: after --")
+def serve(
+    context: typer.Context,
+    pipeline: Target,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    overrides: Overrides = None,
+    limits: HttpLimit = None,
+    debug: Debug = False,
+    log_level: LogLevel = "warning",
+) -> None:
+    """Serve a pipeline: vLLM's OpenAI server, with speech, audio chats, /ready and aborts."""
+    with guarded(as_json=False, debug=debug):
+        _ready(log_level)
+        from omni_actors.cli._serve import ServeJob, run_serve
+
+        job = ServeJob(
+            target=pipeline,
+            host=host,
+            port=port,
+            overrides=tuple(overrides or ()),
+            limits=tuple(limits or ()),
+            extra=tuple(context.args),
+            log_level=log_level.lower(),
+        )
+        _end(run_serve(job, _stderr()))
 
 
 @app.command()

@@ -1,0 +1,108 @@
+"""A real ``omni-actors serve`` process, its lines, and proof that it left nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import httpx
+
+from omni_actors.testing.os_state import Watch, descendants, shared_memory
+
+START_S = 300.0
+STOP_S = 30.0
+_SERVED = re.compile(r"is served at (http://\S+)")
+_QUICK = ("vocoder.deadlines.backoff_first_s=0.1", "vocoder.deadlines.hang_s=60")
+
+
+class ServerProcess:
+    """``url`` once it serves. vLLM's development routes are on: they show whether its engines hold anything."""
+
+    def __init__(self, *arguments: str) -> None:
+        self.lines: list[str] = []
+        self._base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
+        environment = {"XDG_RUNTIME_DIR": str(self._base), "HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "1"}
+        overrides = [part for override in _QUICK for part in ("--set", override)]
+        program = "from omni_actors.cli import main; main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", program, "serve", "tiny-omni", "--port", "0", *overrides, *arguments],
+            env=os.environ | environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._heard = threading.Condition()
+        self._over = False
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._heard:
+                self.lines.append(line)
+                self._heard.notify_all()
+        with self._heard:
+            self._over = True
+            self._heard.notify_all()
+
+    def wait_line(self, words: str) -> str:
+        """The first line with these words, which it has said or will say."""
+
+        def found() -> list[str]:
+            return [line for line in self.lines if words in line]
+
+        with self._heard:
+            assert self._heard.wait_for(lambda: found() or self._over, START_S), f"it did not say {words!r}"
+            assert found(), "".join(self.lines)
+            return found()[0]
+
+    @property
+    def url(self) -> str:
+        match = _SERVED.search(self.wait_line("is served at"))
+        assert match is not None
+        return match[1]
+
+    def client(self, **headers: str) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=headers)
+
+    def child(self, command: str) -> int:
+        """The pid of the one child whose command line has this in it."""
+        (pid,) = [
+            pid
+            for pid in descendants(self.process.pid)
+            if command in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+        ]
+        return pid
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def ended(self, within_s: float = STOP_S) -> int:
+        """Its exit code. Nothing of it may be left."""
+        pids = descendants(self.process.pid)
+        watch, names = Watch(pids), shared_memory(pids)
+        code = self.process.wait(within_s)
+        assert watch.alive_after(1) == set()
+        watch.close()
+        assert [name for name in names if Path("/dev/shm", name).exists()] == []
+        assert list(self._base.iterdir()) == []
+        return code
+
+    def close(self) -> None:
+        """For ``finally``: whatever happened."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self._reader.join(10)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        shutil.rmtree(self._base, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""Stopping a real server: once it finishes what is running, twice it stops now."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from .server_process import ServerProcess
+
+pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
+
+ANSWER = "One plus one is two."
+CHAT = {
+    "messages": [{"role": "user", "content": "What is one plus one?"}],
+    "modalities": ["text", "audio"],
+    "stream": True,
+}
+
+
+def test_a_first_signal_drains_a_second_one_stops_now():
+    server = ServerProcess()
+    try:
+        with server.client() as http, server.client() as other:
+            os.kill(server.child("engines.generation"), signal.SIGSTOP)
+            with http.stream("POST", "/v1/chat/completions", json=CHAT) as answer:
+                events = (json.loads(line[6:]) for line in answer.iter_lines() if line.startswith("data: {"))
+                said = ""
+                while said != ANSWER:  # what is left of it is stuck in the vocoder
+                    said += next(events)["choices"][0]["delta"].get("content", "")
+                server.signal(signal.SIGTERM)
+                deadline = time.monotonic() + 1
+                while other.get("/ready").status_code == 200:
+                    assert time.monotonic() < deadline
+                refused = other.post("/v1/audio/speech", json={"input": "What is one plus one?"})
+                assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+                assert other.get("/health").status_code == 200
+                again_at = time.monotonic()
+                server.signal(signal.SIGTERM)
+                assert [event["choices"][0]["finish_reason"] for event in events][-1] == "abort"
+        assert server.ended() == 0
+        assert time.monotonic() - again_at < 10
+        assert any("1 requests aborted" in line for line in server.lines)
+    finally:
+        server.close()
+
+
+def test_a_signal_before_it_serves_gives_up_the_start():
+    server = ServerProcess()
+    try:
+        server.wait_line("thinker (vllm): starting")
+        server.signal(signal.SIGTERM)
+        assert server.ended() == 130
+        assert any("the start is given up" in line for line in server.lines)
+    finally:
+        server.close()
