@@ -200,11 +200,15 @@ def _heard(facts: Facts, life: Generation) -> Iterator[int]:
 
 
 def _owes(facts: Facts, life: Generation, since: int) -> bool:
-    """Whether something was asked of it since it last spoke, or it held a lease all the time."""
+    """Whether something was asked of it since it last spoke, or it held a lease or an unanswered call all the time."""
     assert life.dead is not None
     for _, event in _between(facts, since, life.dead):
         if event.place == life.place and event.way == "sent":
             return True
+    spoke_at = facts.at(since)
+    calls = (ask for ask in facts.history.of(Asked) if ask.stage == life.place[0])
+    if any(ask.at <= spoke_at < ask.at + ask.timeout_s for ask in calls):
+        return True
     return any(lease.over is None or lease.over > since for lease in facts.leases_at(life.place))
 
 
