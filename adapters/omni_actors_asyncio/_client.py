@@ -339,12 +339,7 @@ class _Reader:
     async def read(self) -> Any:
         """All that is unread as one RequestOutput; None if that is none. Raises as vLLM would if the request failed."""
         ticket = self._ticket
-        while (sleeper := ticket.sleeper()) is not None:
-            try:
-                await sleeper
-            except GeneratorExit:
-                ticket.desert()
-                raise
+        await ticket.news()
         # No await from here on. The end is looked at before what is unread: after it, nothing is added.
         terminal, refusal = ticket.terminal, ticket.refusal
         if refusal is not None:

@@ -130,11 +130,20 @@ class LoopTicket(Ticket):
             if not sleeper.done():
                 sleeper.set_result(None)
 
-    def sleeper(self) -> asyncio.Future[None] | None:
-        """Something to await, once, before looking again; None if there is something unread, or it is over.
+    async def news(self) -> None:
+        """Return when something is unread or it is over. No deadline: the request's own is the runtime's to keep.
 
-        Who is interrupted by GeneratorExit calls ``desert``. No deadline: the request's own is the runtime's to keep.
+        Cancelling it loses nothing. Interrupted by GeneratorExit, nobody is there to wait for a release either.
         """
+        while (sleeper := self._sleep()) is not None:
+            try:
+                await sleeper
+            except GeneratorExit:
+                self._deserted = True
+                raise
+
+    def _sleep(self) -> asyncio.Future[None] | None:
+        """Something to await, once, before looking again; None if there is something unread, or it is over."""
         if self.over or (self.unread and not self.quiet):
             return None
         if self._sleeper is not None and not self._sleeper.done():
@@ -144,10 +153,6 @@ class LoopTicket(Ticket):
             return None
         self._sleeper = asyncio.get_running_loop().create_future()
         return self._sleeper
-
-    def desert(self) -> None:
-        """The coroutine around the reader is being closed (GeneratorExit): nobody is there to wait for anything."""
-        self._deserted = True
 
     async def leave(self, within_s: float) -> None:
         """Post the abort; then wait until the engines have confirmed. Cancelling it ends the waiting, not the abort."""

@@ -34,12 +34,7 @@ class OmniStream:
 
     async def __anext__(self) -> Output:
         ticket = self._ticket
-        while (sleeper := ticket.sleeper()) is not None:
-            try:
-                await sleeper
-            except GeneratorExit:
-                ticket.desert()
-                raise
+        await ticket.news()
         # No await from here on: an abort that has returned is final, whichever loop it came from.
         if not ticket.fenced and ticket.unread:
             return ticket.take_one()

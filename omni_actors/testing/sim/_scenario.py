@@ -14,7 +14,7 @@ import msgspec
 from omni_actors.config import Deadlines, InputSpec, Limits, Modality, PipelineSpec, StageSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = [
     "Abort", "Call", "Cancel", "Exit", "Inject", "Kill", "Leave", "Op", "Resume", "Scenario", "Shutdown", "Stage",
@@ -220,8 +220,3 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def scenario_from_json(text: str | bytes) -> Scenario:
     """Raises ``msgspec.ValidationError`` for what is no scenario."""
     return msgspec.json.decode(text, type=Scenario)
-
-
-def stage_names(spec: PipelineSpec) -> Mapping[str, StageSpec]:
-    """The stages by name."""
-    return {stage.name: stage for stage in spec.stages}
