@@ -3,16 +3,18 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/dev.txt
+REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/serve.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast chaos chaos-real lint bench mutation train clean prove mutants
+.PHONY: help setup browser demo test test-fast fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text and speech)"
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
+	@echo "make browser    install a chromium for the tests of the web page, where that can be done"
+	@echo "make fuzz       requests from the server's own OpenAPI, on fakes and on tiny-omni (N=300 for each operation)"
 	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
 	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED), and the whole failure matrix"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
@@ -20,6 +22,7 @@ help:
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
 	@echo "make mutants    a seeded bug per invariant, each found by its own checker on three seeds"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
+	@echo "make vllm-tests SRC=…  vLLM's own tests of its server and of AsyncLLM, on ours and on its own (docs/vllm_tests.md)"
 	@echo "make train      train the tiny-omni models again"
 
 setup: $(STAMP)
@@ -36,14 +39,29 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	@$(BIN)/python -c 'import trio, zmq, msgspec, torch, transformers, vllm, hibari, onnxruntime, pocketsphinx, soxr, omni_actors; print("   vllm", vllm.__version__, "torch", torch.__version__, "trio", trio.__version__)' 2> $(VENV)/import.log || { cat $(VENV)/import.log; exit 1; }
 	@touch $@
 
+# For the tests of the web page, which are skipped without one (and fail where OMNI_ACTORS_BROWSER=required).
+browser:
+	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name >/dev/null && exit 0; done; \
+	test -z "$$OMNI_ACTORS_CHROMIUM" || exit 0; \
+	if [ "$$(id -u)" = 0 ] && grep -qs '^ID=debian' /etc/os-release; then \
+		echo "== Debian's chromium, for the tests of the web page (about 400 MB)"; \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium > /dev/null 2>&1 \
+		|| echo "== it could not be installed: those tests are skipped"; \
+	else \
+		echo "== no chromium here, the tests of the web page are skipped: apt-get install chromium, or OMNI_ACTORS_CHROMIUM=its path"; \
+	fi
+
 demo: setup
 	@$(BIN)/omni-actors demo
 
-test: setup
+test: setup browser
 	$(BIN)/python -m pytest
 
-test-fast: setup
+test-fast: setup browser
 	$(BIN)/python -m pytest -m "not engine"
+
+fuzz: setup
+	OMNI_ACTORS_FUZZ_EXAMPLES=$(or $(N),300) $(BIN)/python -m pytest tests/serve -k "openapi_get_no_5xx"
 
 chaos: setup
 	$(BIN)/python -m omni_actors.testing.chaos --count $(or $(N),200) --seed $(or $(SEED),0)
@@ -59,7 +77,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 bench: setup
-	@for name in engine chain idle abort startup shutdown demo inflight abort-soak; do $(BIN)/omni-actors bench $$name || exit $$?; done
+	@for name in engine asyncio serve chain idle abort startup shutdown demo inflight abort-soak; do $(BIN)/omni-actors bench $$name || exit $$?; done
 
 mutation: setup
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/mutation.txt
@@ -70,6 +88,9 @@ prove: setup
 
 mutants: setup
 	@$(BIN)/python tools/mutants/run.py
+
+vllm-tests: setup
+	@$(BIN)/python -m tools.vllm_tests $(SRC) $(if $(ONLY),--only $(ONLY))
 
 train: setup
 	$(BIN)/python training/train_tiny_omni.py

@@ -5,7 +5,13 @@ So the shared engines, children of this process, are not there while other tests
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
+import trio_asyncio
+
+trio_asyncio._loop._FakedPolicy.policy = asyncio.DefaultEventLoopPolicy()
+"""Or else ``asyncio.run`` means a loop of trio-asyncio's from the moment that any test has imported it."""
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,6 +10,10 @@
         for answer in omni.generate(["Two plus three?", "One plus one?"]):
             ...
 
+    with AsyncOmniEngine("tiny-omni") as engine:                   # messages, as vLLM-Omni's engine gives them
+        engine.add_request("mine", "Two plus three?")
+        message = engine.try_get_output(timeout=10)
+
 The names in ``__all__`` are loaded when first used: ``Omni`` does not need vLLM for itself.
 """
 
@@ -24,10 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ._client import AsyncOmni as AsyncOmni
+    from ._engine_shaped import AsyncOmniEngine as AsyncOmniEngine
+    from ._messages import ErrorMessage as ErrorMessage
+    from ._messages import OutputMessage as OutputMessage
     from ._omni_sync import Omni as Omni
     from ._stream import OmniStream as OmniStream
 
-_HOME = {"AsyncOmni": "_client", "Omni": "_omni_sync", "OmniStream": "_stream"}
+_HOME = {
+    "AsyncOmni": "_client",
+    "AsyncOmniEngine": "_engine_shaped",
+    "ErrorMessage": "_messages",
+    "Omni": "_omni_sync",
+    "OmniStream": "_stream",
+    "OutputMessage": "_messages",
+}
 
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

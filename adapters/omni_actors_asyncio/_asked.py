@@ -6,8 +6,7 @@ Everything that vLLM's signature has is passed on or refused with a reason; noth
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -15,27 +14,47 @@ from vllm.v1.engine import EngineCoreRequest
 
 from omni_actors import InvalidRequest
 
-__all__ = ["ReasoningInputs", "output_kind", "plain_prompt", "streamed", "text_of", "tokens_of"]
+__all__ = ["output_kind", "plain_prompt", "said_params", "streamed", "text_of", "tokens_of"]
+
+_OPTIONS = (
+    "lora_request", "trace_headers", "data_parallel_rank", "session_id", "kv_hints", "reasoning_ended",
+    "reasoning_parser_kwargs",
+)  # fmt: skip
 
 
 def plain_prompt(prompt: Any, options: dict[str, Any]) -> Any:
-    """What the runtime takes. A finished EngineCoreRequest (deprecated in vLLM) is taken apart, if it is tokens only.
-
-    Raises NotImplementedError for an input stream, InvalidRequest for an EngineCoreRequest that carries data.
+    """What the runtime takes. A finished EngineCoreRequest (deprecated in vLLM) is taken apart: rendered input again,
+    and what else it says into ``options``.
     """
-    if isinstance(prompt, AsyncGenerator):
-        raise NotImplementedError("streaming input (a generator of StreamingInput) is not supported; send it as one")
     if not isinstance(prompt, EngineCoreRequest):
         return prompt
-    if prompt.prompt_token_ids is None or prompt.prompt_embeds is not None or prompt.mm_features:
-        raise InvalidRequest("an EngineCoreRequest with embeddings or multi-modal data: pass the rendered prompt")
-    for name in ("lora_request", "trace_headers", "data_parallel_rank", "reasoning_ended", "reasoning_parser_kwargs"):
-        if (value := getattr(prompt, name, None)) is not None:
-            options[name] = value
-    inputs: dict[str, Any] = {"type": "token", "prompt_token_ids": prompt.prompt_token_ids}
-    if prompt.cache_salt is not None:
-        inputs["cache_salt"] = prompt.cache_salt
-    return inputs
+    options |= {name: value for name in _OPTIONS if (value := getattr(prompt, name, None)) is not None}
+    salt = {} if prompt.cache_salt is None else {"cache_salt": prompt.cache_salt}
+    return _input(prompt) | salt
+
+
+def _input(request: EngineCoreRequest) -> dict[str, Any]:
+    """vLLM's EngineInput, of which ``process_inputs`` made the request."""
+    tokens = {} if request.prompt_token_ids is None else {"prompt_token_ids": request.prompt_token_ids}
+    if request.prompt_embeds is not None:
+        mask = {} if request.prompt_is_token_ids is None else {"is_token_ids": request.prompt_is_token_ids}
+        return {"type": "embeds", "prompt_embeds": request.prompt_embeds, **tokens, **mask}
+    if not request.mm_features:
+        return {"type": "token", **tokens}
+    data: dict[str, dict[str, list[Any]]] = {"mm_kwargs": {}, "mm_placeholders": {}, "mm_hashes": {}}
+    for feature in request.mm_features:
+        for name, value in zip(data, (feature.data, feature.mm_position, feature.mm_hash), strict=True):
+            data[name].setdefault(feature.modality, []).append(value)
+    return {"type": "multimodal", **tokens, **data}
+
+
+def said_params(prompt: Any, sampling: Any) -> Any:
+    """A finished EngineCoreRequest's own params win, as with AsyncLLM; what is said beside it tells how to output."""
+    if not isinstance(prompt, EngineCoreRequest) or prompt.sampling_params is None:
+        return sampling
+    params = copy.copy(prompt.sampling_params)
+    params.output_kind = output_kind(sampling)
+    return params
 
 
 def output_kind(sampling: Any) -> RequestOutputKind:
@@ -83,32 +102,3 @@ def _decoder(prompt: Any) -> Mapping[str, Any]:
         return {}
     inner = prompt.get("decoder_prompt")
     return inner if isinstance(inner, Mapping) else prompt
-
-
-class ReasoningInputs:
-    """vLLM's InputProcessor, whose ``process_inputs`` also takes the two things that AsyncLLM sets on the request."""
-
-    def __init__(self, processor: Any) -> None:
-        process = processor.process_inputs
-        signature = inspect.signature(process)
-        more = [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
-            for name in ("reasoning_ended", "reasoning_parser_kwargs")
-        ]
-
-        def process_inputs(
-            *args: Any,
-            reasoning_ended: bool | None = None,
-            reasoning_parser_kwargs: dict[str, Any] | None = None,
-            **kwargs: Any,
-        ) -> Any:
-            request = process(*args, **kwargs)
-            if reasoning_ended is not None:
-                request.reasoning_ended = reasoning_ended
-            if reasoning_parser_kwargs is not None:
-                request.reasoning_parser_kwargs = reasoning_parser_kwargs
-            return request
-
-        known = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-        process_inputs.__signature__ = signature.replace(parameters=[*known, *more])  # type: ignore[attr-defined]
-        self.process_inputs = process_inputs

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from ._bridge import Bridge
+    from ._metrics import Metrics
 
-__all__ = ["Control"]
+__all__ = ["LONG_CALL_S", "Control", "call_all"]
 
 CALL_S = 60.0
 """A call's own deadline, where its caller gives none."""
+_PAUSED = ("pause_scheduler", "keep", False)
 LONG_CALL_S = 600.0
 """For what may wait for running requests, move weights, or run anything (``collective_rpc``)."""
 
@@ -32,6 +34,7 @@ class Control:
     """Mixed into ``AsyncOmni``, which has the bridge, and knows its vLLM stages."""
 
     _bridge: Bridge
+    _metrics: Metrics
     _vllm_stages: tuple[str, ...] = ()
     _front: str | None = None
 
@@ -44,7 +47,7 @@ class Control:
     async def _calls(
         self, stages: Sequence[str], method: str, args: Sequence[Any], timeout_s: float = CALL_S
     ) -> dict[str, list[Any]]:
-        answers: dict[str, list[Any]] = await self._cross(_call_all, tuple(stages), method, tuple(args), timeout_s)
+        answers: dict[str, list[Any]] = await self._cross(call_all, tuple(stages), method, tuple(args), timeout_s)
         return answers
 
     async def _cross(self, function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
@@ -76,14 +79,23 @@ class Control:
     # ------------------------------------------------------------------ pause, sleep
 
     async def pause_generation(
-        self, *, mode: str = "abort", clear_cache: bool = True, stages: Sequence[str] | None = None
+        self,
+        *,
+        mode: str = "abort",
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+        stages: Sequence[str] | None = None,
     ) -> None:
         """Let no engine work on requests until ``resume_generation``; new ones are taken, and wait.
 
         ``abort``: all requests in flight end now, and hand back what they made. ``wait``: they finish first. ``keep``:
-        they freeze where they are. Returns when the engines are at rest.
+        they freeze where they are. Returns when the engines are at rest. A replica that starts during a pause is paused
+        before it gets any work, also if this call failed: ``resume_generation`` ends it. ``wait_for_inflight_requests``
+        is what vLLM 0.30 and 0.31 also call ``wait``.
         """
+        mode = "wait" if wait_for_inflight_requests else mode
         _check_mode(mode)
+        await self._keep_resting(stages, *_PAUSED)
         if clear_cache:
             await self._clear_senders(stages)
         if mode == "abort":
@@ -98,31 +110,51 @@ class Control:
 
     async def resume_generation(self, *, stages: Sequence[str] | None = None) -> None:
         """End a pause."""
+        await self._keep_resting(stages, None)
         await self._all("resume_scheduler", stages=stages)
+
+    async def _keep_resting(self, stages: Sequence[str] | None, method: str | None, *args: Any) -> None:
+        """What an engine that starts from now on is told, before any work. Said before running ones are told to rest,
+        and taken back before they are told to go on: so none is left behind.
+        """
+        await self._cross(_keep_calling, self._vllm_stages if stages is None else stages, method, args)
 
     async def is_paused(self, *, stages: Sequence[str] | None = None) -> bool:
         """Whether any engine is paused."""
         return any(await self._all("is_scheduler_paused", stages=stages))
 
     async def sleep(self, level: int = 1, mode: str = "abort", *, stages: Sequence[str] | None = None) -> None:
-        """Level 0 pauses, 1 moves weights off the device, 2 drops them. ``mode`` as in ``pause_generation``."""
+        """Level 0 pauses, 1 moves weights off the device, 2 drops them. ``mode`` as in ``pause_generation``.
+
+        A replica that starts meanwhile sleeps as well.
+        """
         _check_mode(mode)
+        await self._keep_resting(stages, "sleep", level, "keep")
         if level >= 1:
             await self._clear_senders(stages)
         if mode == "abort":
             await self._quiesce(stages)
             mode = "keep"
         await self._all("sleep", level, mode, stages=stages, timeout_s=LONG_CALL_S)
+        self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=True, level=level)
 
     async def release_kv_cache_memory(self, *, stages: Sequence[str] | None = None) -> None:
         """Needs a completed pause."""
         await self._clear_senders(stages)
         await self._all("release_kv_cache_memory", stages=stages)
+        self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=True)
 
     async def wake_up(self, tags: list[str] | None = None, *, stages: Sequence[str] | None = None) -> bool:
         """Whether every engine is fully awake."""
+        # One that starts between two partial calls has all its memory: it waits, and is woken with the others.
+        await self._keep_resting(stages, *(_PAUSED if tags else (None,)))
         answers = await self._all("wake_up", tags, stages=stages, timeout_s=LONG_CALL_S)
-        return all(answer is not False for answer in answers)  # vLLM 0.30 answers None
+        awake = all(answer is not False for answer in answers)  # vLLM 0.30 answers None
+        if awake and tags:
+            await self.resume_generation(stages=stages)
+        if awake:
+            self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=False)
+        return awake
 
     async def is_sleeping(self, *, stages: Sequence[str] | None = None) -> bool:
         """Whether any engine sleeps, or is paused."""
@@ -161,10 +193,14 @@ class Control:
         *,
         delay_iterations: int | None = None,
         max_iterations: int | None = None,
+        profiler_kwargs: dict[str, Any] | None = None,
         stages: Sequence[str] | None = None,
     ) -> None:
-        """The engines' own profilers, as their configuration says. (vLLM 0.30 knows the prefix only.)"""
-        args: list[Any] = [True, profile_prefix, delay_iterations, max_iterations]
+        """The engines' own profilers, as their configuration says.
+
+        vLLM 0.30 knows the prefix only, and ``profiler_kwargs`` is 0.33's: EngineRejected where an engine knows less.
+        """
+        args: list[Any] = [True, profile_prefix, delay_iterations, max_iterations, profiler_kwargs]
         while args[-1] is None:
             args.pop()
         await self._all("profile", *args, stages=stages)
@@ -286,13 +322,21 @@ def _check_mode(mode: str) -> None:
 # ---------------------------------------------------------------------- in the trio thread
 
 
-async def _call_all(
-    bridge: Bridge, stages: Sequence[str], method: str, args: Sequence[Any], timeout_s: float
-) -> dict[str, list[Any]]:
+def _check_stages(bridge: Bridge, stages: Sequence[str]) -> None:
     known = {stage.name for stage in bridge.omni.spec.stages}
     for stage in stages:
         if stage not in known:
             raise UsageError(f"there is no stage {stage!r}; there are {', '.join(sorted(known))}")
+
+
+async def call_all(
+    bridge: Bridge, stages: Sequence[str], method: str, args: Sequence[Any], timeout_s: float
+) -> dict[str, list[Any]]:
+    """A method of every ready replica of these stages; each stage's answers in replica order.
+
+    Raises the first failure, once all have answered: UsageError, StageUnavailable, EngineRejected, trio.TooSlowError.
+    """
+    _check_stages(bridge, stages)
     answers: dict[str, list[Any]] = {stage: [] for stage in stages}
     errors: list[Exception] = []
 
@@ -310,6 +354,12 @@ async def _call_all(
     if errors:
         raise errors[0]
     return answers
+
+
+async def _keep_calling(bridge: Bridge, stages: Sequence[str], method: str | None, args: Sequence[Any]) -> None:
+    _check_stages(bridge, stages)
+    for stage in stages:
+        bridge.omni.keep_calling(stage, "rest", method, *args)
 
 
 async def _abort_all(bridge: Bridge, reason: str) -> None:

@@ -24,6 +24,9 @@ DRAIN_S, ABORT_S, STOP_S = 0.0, 0.5, 4.5
 class Closable(Protocol):
     """What is asked to close."""
 
+    def main_thread_ended(self) -> None:
+        """Nothing runs in the main thread any more; never waits, never raises."""
+
     def request_close(self, *, drain_s: float, abort_s: float, stop_s: float) -> None:
         """Begin to close; never waits, never raises."""
 
@@ -54,6 +57,7 @@ def _watch() -> None:
     with _lock:
         bridges = list(_open)
     for bridge in bridges:
+        bridge.main_thread_ended()
         bridge.request_close(drain_s=DRAIN_S, abort_s=ABORT_S, stop_s=STOP_S)
 
 

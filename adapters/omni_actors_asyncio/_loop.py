@@ -1,8 +1,9 @@
 """An event loop's side: its outbox, and tickets that an asyncio task reads.
 
 One ``call_soon_threadsafe`` per loop carries everything that happened since the loop last looked: what a whole engine
-step wakes goes in one. A loop that is closed raises RuntimeError at it; then its requests are aborted (``on_death``).
-A loop that is stopped and never resumed takes wake-ups for ever: its requests end when they outgrow their limit.
+step wakes goes in one, at the step's end, when the trio thread is about to sleep. A loop that is closed raises
+RuntimeError at it; then its requests are aborted (``on_death``). A loop that is stopped and never resumed takes
+wake-ups for ever: its requests end when they outgrow their limit.
 """
 
 from __future__ import annotations
@@ -16,40 +17,42 @@ from typing import TYPE_CHECKING, Any
 from ._ticket import Ask, Ticket, Ways
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from ._bridge import Bridge
 
 __all__ = ["LoopTicket", "Outbox", "Outboxes"]
+
+AT_ONCE = 8
+"""New requests that go together: engines begin with the first ones while the loop prepares the next."""
 
 
 class Outbox:
     """What the trio thread has for one loop: the tickets to look at again. And what the loop has for it: new ones.
 
-    Both go in batches. A thread that wakes another one has to win Python's lock back, which takes up to 5 ms when the
-    other is busy: sixty-four requests that are asked for at once must not pay that each.
+    Both go in batches. A thread that wakes another has to win Python's lock back each time, and so has the other one.
     """
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        submit: Callable[[Sequence[Ticket]], None],
-        on_death: Callable[[Outbox], None],
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, bridge: Bridge, on_death: Callable[[Outbox], None]) -> None:
         self._loop = weakref.ref(loop)
-        self._submit, self._on_death = submit, on_death
+        self._bridge, self._on_death = bridge, on_death
         self._due: deque[LoopTicket] = deque()
         self._called = False
         self._asked: list[Ticket] = []
         self.dead = False
 
     def ask(self, ticket: Ticket) -> None:
-        """In the loop: submit it at the end of this turn, with all others that are asked for in it."""
+        """In the loop: submit it, with the others that are asked for in this turn, or the first few of them."""
         self._asked.append(ticket)
         if len(self._asked) == 1:
             asyncio.get_running_loop().call_soon(self._hand_over)
+        elif len(self._asked) == AT_ONCE:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         asked, self._asked = self._asked, []
-        self._submit(asked)
+        for ticket in asked:
+            self._bridge.submit(ticket)
 
     @property
     def closed(self) -> bool:
@@ -62,9 +65,12 @@ class Outbox:
         if self.dead:
             return
         self._due.append(ticket)
-        if self._called:
-            return
-        self._called = True
+        if not self._called:
+            self._called = True
+            self._bridge.at_rest(self._call)
+
+    def _call(self) -> None:
+        """In the trio thread."""
         loop = self._loop()
         try:
             if loop is None:
@@ -91,8 +97,8 @@ class Outbox:
 class Outboxes:
     """One per living loop. Asked from any of their threads."""
 
-    def __init__(self, submit: Callable[[Sequence[Ticket]], None], on_death: Callable[[Outbox], None]) -> None:
-        self._submit, self._on_death = submit, on_death
+    def __init__(self, bridge: Bridge, on_death: Callable[[Outbox], None]) -> None:
+        self._bridge, self._on_death = bridge, on_death
         self._lock = threading.Lock()
         self._outboxes: weakref.WeakKeyDictionary[Any, Outbox] = weakref.WeakKeyDictionary()
 
@@ -101,7 +107,7 @@ class Outboxes:
         with self._lock:
             outbox = self._outboxes.get(loop)
             if outbox is None:
-                outbox = self._outboxes[loop] = Outbox(loop, self._submit, self._on_death)
+                outbox = self._outboxes[loop] = Outbox(loop, self._bridge, self._on_death)
             return outbox
 
 
@@ -112,7 +118,6 @@ class LoopTicket(Ticket):
         super().__init__(ways, ask, limit=limit, quiet=quiet)
         self.outbox = outbox
         self._sleeper: asyncio.Future[None] | None = None
-        self._deserted = False
 
     def _wake(self) -> None:
         self.outbox.wake(self)
@@ -133,23 +138,24 @@ class LoopTicket(Ticket):
     async def news(self) -> None:
         """Return when something is unread or it is over. No deadline: the request's own is the runtime's to keep.
 
-        Cancelling it loses nothing. Interrupted by GeneratorExit, nobody is there to wait for a release either.
+        Cancelling it loses nothing.
         """
-        while (sleeper := self._sleep()) is not None:
-            try:
-                await sleeper
-            except GeneratorExit:
-                self._deserted = True
-                raise
+        while (sleeper := self.sleep()) is not None:
+            await sleeper
 
-    def _sleep(self) -> asyncio.Future[None] | None:
+    @property
+    def _deserted(self) -> bool:
+        """Whether its reader was thrown away in its sleep: then nobody is there to wait for a release either."""
+        return self._sleeper is not None and not self._sleeper.done()
+
+    def sleep(self) -> asyncio.Future[None] | None:
         """Something to await, once, before looking again; None if there is something unread, or it is over."""
-        if self.over or (self.unread and not self.quiet):
+        if (self.unread and not self.quiet) or self.over:
             return None
         if self._sleeper is not None and not self._sleeper.done():
             raise RuntimeError("another task is already reading this request")
         self.parked = True
-        if self.over or (self.unread and not self.quiet):
+        if (self.unread and not self.quiet) or self.over:
             return None
         self._sleeper = asyncio.get_running_loop().create_future()
         return self._sleeper

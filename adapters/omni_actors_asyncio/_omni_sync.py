@@ -16,6 +16,7 @@ from omni_actors import Kind, OmniError, RequestFailed, Terminal, TextChunk, Usa
 
 from ._bridge import Bridge
 from ._progress import Meter, progress
+from ._tenure import Owned
 from ._ticket import Ask, Ticket
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class Omni:
     """
 
     def __init__(self, pipeline: Any, **how: Any) -> None:
-        self._bridge = Bridge(pipeline, **how)
+        self._bridge = Bridge(Owned(pipeline, **how))
         self._spec = self._bridge.open().spec
 
     def __enter__(self) -> Omni:
@@ -173,7 +174,7 @@ class Omni:
 
     def _submit(self, ask: Ask, meter: Meter) -> _Job:
         job = _Job(self._bridge, ask, meter)
-        self._bridge.submit((job,))
+        self._bridge.submit(job)
         return job
 
     def _abort(self, jobs: Sequence[_Job]) -> None:

@@ -39,7 +39,9 @@ class Assembler:
 
     def take(self, outputs: Sequence[Output]) -> Any:
         """One RequestOutput of these, or None if there is nothing to say yet."""
-        news = [self._output(output) for output in outputs if output.stage == self._stage]
+        if self._delta and (made := self._plain(outputs)) is not None:
+            return made
+        news = [self._output(output) for output in outputs if output.stage == self._stage and not self._ends(output)]
         if not news:
             return None
         self.finished = not self._left
@@ -52,7 +54,34 @@ class Assembler:
             self._grow(news)
             made = self._snapshot({choice.index for new in news for choice in new.outputs})
         made.finished = self.finished
+        if self._base is not None:
+            made.prompt = self._base.prompt  # one that comes in pieces grows
         return made
+
+    def _plain(self, outputs: Sequence[Output]) -> Any:
+        """New text of one choice in the middle of it, which is most of what there is, the quick way; else None."""
+        text, tokens, index = "", [], -1
+        for output in outputs:
+            chunk: TextChunk = output.payload  # type: ignore[assignment]
+            if output.stage != self._stage or chunk.native is not None or chunk.finish_reason is not None:
+                return None
+            if chunk.logprobs is not None:
+                return None
+            if index == -1:
+                index, text, tokens = output.index, chunk.text, chunk.token_ids
+            elif index == output.index:
+                text, tokens = text + chunk.text, tokens + chunk.token_ids
+            else:
+                return None
+        return None if index == -1 else self._bare([CompletionOutput(index, text, tokens, None, None)])
+
+    def _ends(self, output: Output) -> bool:
+        """Whether it is an end and nothing more: of input in pieces, when all that was given has been answered."""
+        chunk: TextChunk = output.payload  # type: ignore[assignment]
+        if chunk.native is not None or chunk.finish_reason is None or chunk.token_ids:
+            return False
+        self._left.discard(output.index)
+        return True
 
     def abort(self, outputs: Sequence[Output]) -> Any:
         """The end of an aborted request: what was not read yet, and ``abort`` where a choice had not ended."""

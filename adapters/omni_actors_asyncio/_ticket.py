@@ -83,6 +83,10 @@ class _Fold:
         return msgspec.structs.replace(self.first, payload=payload)
 
 
+def _output(item: Output | _Fold) -> Output:
+    return item.output() if isinstance(item, _Fold) else item
+
+
 class Ticket:
     """A runtime's ``Sink``. Subclasses know how to wake their reader (``_wake``, in the trio thread).
 
@@ -97,6 +101,7 @@ class Ticket:
         self.terminal: Terminal | None = None
         self.refusal: Exception | None = None
         self.fenced = self.released = self.parked = False
+        self.withdrawn = False  # it was aborted before it was taken
         self.scope = trio.CancelScope()
         self.generation: Generation | None = None  # set once it is taken
         self._ways, self._limit = ways, limit
@@ -147,6 +152,10 @@ class Ticket:
         self._ways.ended(self)
         self._wake()
 
+    def take_in(self, generation: Generation) -> None:
+        """It was taken."""
+        self.generation = generation
+
     def refuse(self, error: Exception) -> None:
         """It was not taken, or is lost with the runtime."""
         if not self.over:
@@ -172,19 +181,22 @@ class Ticket:
         """Whether nothing more is added to ``unread``. Look at it first, and take afterwards."""
         return self.terminal is not None or self.refusal is not None
 
+    @property
+    def unread_bytes(self) -> int:
+        """What the reader has not taken yet. From any thread."""
+        return self._pushed - self._taken
+
     def take(self) -> list[Output]:
         """All that is unread."""
+        self._taken = self._pushed  # what is being pushed in this moment counts as taken: one output too little
         unread, taken = self.unread, []
         while unread:
-            taken.append(self._take(unread.popleft()))
+            taken.append(_output(unread.popleft()))
         return taken
 
     def take_one(self) -> Output:
         """The oldest unread; IndexError if there is none."""
-        return self._take(self.unread.popleft())
-
-    def _take(self, item: Output | _Fold) -> Output:
-        output = item.output() if isinstance(item, _Fold) else item
+        output = _output(self.unread.popleft())
         self._taken += output.payload.nbytes + OVERHEAD
         return output
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MIN_PAIRS", "BenchOptions", "BenchResult", "Bound", "PairedRatio", "Verdict", "benches", "judge", "list_benches",
-    "paired_ratio", "run_bench",
+    "median_interval", "paired_ratio", "run_bench",
 ]  # fmt: skip
 
 MIN_PAIRS = 15
@@ -74,7 +74,7 @@ class BenchResult:
 
 @attrs.frozen
 class PairedRatio:
-    """The median of paired ratios, and an interval that covers the true median with at least 95 %."""
+    """The median of paired ratios (or differences), and an interval that covers the true one with at least 95 %."""
 
     median: float
     low: float
@@ -94,9 +94,14 @@ def paired_ratio(ours: Sequence[float], reference: Sequence[float]) -> PairedRat
         raise UsageError(f"{len(ours)} and {len(reference)} values: a ratio takes at least {MIN_PAIRS} pairs")
     if not all(0 < value < math.inf for value in (*ours, *reference)):
         raise UsageError("a ratio takes positive values only")
-    ratios = sorted(mine / other for mine, other in zip(ours, reference, strict=True))
-    outside = _outside(len(ratios))
-    return PairedRatio(statistics.median(ratios), ratios[outside], ratios[-1 - outside])
+    return median_interval([mine / other for mine, other in zip(ours, reference, strict=True)])
+
+
+def median_interval(values: Sequence[float]) -> PairedRatio:
+    """Of at least 6 values, one per pair: fewer cover nothing with 95 %."""
+    ordered = sorted(values)
+    outside = _outside(len(ordered))
+    return PairedRatio(statistics.median(ordered), ordered[outside], ordered[-1 - outside])
 
 
 def _outside(count: int) -> int:

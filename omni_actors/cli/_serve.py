@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
+import signal
+from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -15,6 +16,8 @@ from omni_actors.cli._tables import shutdown_line
 from omni_actors.config import resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import Console
 
     from omni_actors.stages import StageEvent
@@ -37,6 +40,29 @@ class ServeJob:
 
 def run_serve(job: ServeJob, progress: Console) -> Code:
     """Blocking. 0 after a signal, however many; 130 if it came before the engines were up. Raises UsageError."""
+    with _given_up_by_a_signal(progress):
+        return _serve(job, progress)
+
+
+@contextmanager
+def _given_up_by_a_signal(progress: Console) -> Iterator[None]:
+    """Until the server has handlers of its own. Nothing is started yet, so there is nothing to stop; and an exception
+    would be raised in the middle of whatever is being imported, which may be C++ that lets none through.
+    """
+
+    def give_up(*_: object) -> None:
+        progress.print("interrupted: the start is given up")
+        os._exit(Code.INTERRUPTED)
+
+    before = {number: signal.signal(number, give_up) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _serve(job: ServeJob, progress: Console) -> Code:
     spec = resolve(job.target, job.overrides).spec
     try:
         # By name: nothing in omni_actors imports asyncio (a contract of `make lint`); the adapter is where it lives.
@@ -67,15 +93,6 @@ def run_serve(job: ServeJob, progress: Console) -> Code:
     )
     served = server.serve(options)
     if not served.started:
-        _leave(Code.INTERRUPTED)
+        return Code.INTERRUPTED
     say(shutdown_line(served.report))
     return Code.OK
-
-
-def _leave(code: Code) -> NoReturn:
-    """Nothing of the runtime is left but a thread that is in the middle of loading vLLM. It cannot be stopped, and an
-    interpreter that is taken down under it waits for it, or aborts in native code.
-    """
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -46,10 +46,12 @@ class Node:
 class Plan:
     """One request's sub-graph, in topological order. Shared by all requests that ask for the same modalities.
 
-    ``direct``: the stages that the user alone listens to; every output of theirs goes straight on.
+    ``roots``: the stages that get the prompt. ``direct``: those that the user alone listens to; every output of theirs
+    goes straight on.
     """
 
     order: tuple[Node, ...]
+    roots: tuple[str, ...]
     finals: frozenset[str]
     consumers: Mapping[str, tuple[tuple[Node, Edge], ...]]
     partitioned: frozenset[str]
@@ -109,6 +111,7 @@ class Graph:
                 consumers[edge.source].append((node, edge))
         return Plan(
             order=order,
+            roots=tuple(node.name for node in order if not node.edges),
             finals=finals,
             consumers={name: tuple(found) for name, found in consumers.items()},
             partitioned=self._partitioned & needed,

@@ -8,6 +8,9 @@ A lease is *live* until its engine finished it or was told to forget it; from th
 the engine's confirmation. Every lease ends exactly once (I11). What an engine says about an ended lease is late: it is
 counted and ignored. What it says about an aborting one is dropped, but its end still counts.
 
+A lease may get its input in pieces (EXTEND), while it is live. A piece for any other lease is filtered before: whoever
+gives it came too late.
+
 Producing is no event of the table: it changes no state. Both tables hold exactly what can happen once late messages
 are filtered; any other pair is a bug of ours.
 """
@@ -53,8 +56,11 @@ class LeaseState(enum.Enum):
 
 
 class LeaseEvent(enum.Enum):
-    """What can happen to a lease. RELEASE covers "never sent"; FAIL is the engine's refusal of this lease alone."""
+    """What can happen to a lease. EXTEND is another piece of its input. RELEASE covers "never sent"; FAIL is the
+    engine's refusal of this lease alone.
+    """
 
+    EXTEND = enum.auto()
     FINISH = enum.auto()
     ABORT = enum.auto()
     RELEASE = enum.auto()
@@ -76,6 +82,7 @@ _REQUEST: Mapping[tuple[RequestState, RequestEvent], RequestState] = {
 
 _L, _E = LeaseState, LeaseEvent
 _LEASE: Mapping[tuple[LeaseState, LeaseEvent], LeaseState] = {
+    (_L.LIVE, _E.EXTEND): _L.LIVE,
     (_L.LIVE, _E.FINISH): _L.FINISHED,
     (_L.LIVE, _E.ABORT): _L.ABORTING,
     (_L.LIVE, _E.RELEASE): _L.ENDED,

@@ -169,6 +169,20 @@ class RequestTable:
             progress.submitted_at = self._clock()
         return lease
 
+    def extend(self, record: Record, stage: str, nbytes: int) -> Lease | None:
+        """Take another piece of a request's input, of ``nbytes``, for its one lease on ``stage``.
+
+        None: the request, or this lease, has ended. Raises Overloaded or ShuttingDown; then nothing has changed.
+        """
+        live = [lease for lease in record.leases.values() if lease.stage == stage and lease.state is LeaseState.LIVE]
+        if record.settled or not live:
+            return None
+        (lease,) = live
+        self.admission.enter(0, nbytes, request_id=record.request_id)
+        record.nbytes += nbytes
+        self.step(lease, LeaseEvent.EXTEND)
+        return lease
+
     def lease_of(self, key: str, stage: str, replica: int, generation: int) -> Lease | None:
         """The lease that a message speaks of, or None for a late one or one that is not its sender's (I8, I20)."""
         lease = self.leases.get(key)

@@ -51,11 +51,16 @@ class TextChunk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class TensorChunk(msgspec.Struct, frozen=True, kw_only=True):
-    """Tensors by name (``audio``: float32, shape (samples,)) and plain values beside them (``sample_rate``: Hz)."""
+    """Tensors by name (``audio``: float32, shape (samples,)) and plain values beside them (``sample_rate``: Hz).
+
+    A vLLM stage that pools makes one: ``pooled`` is what its model says of the whole prompt (an embedding: shape
+    (dimensions,)) or of each token; in ``meta`` are the ``prompt_token_ids``, and how many were ``cached_tokens``.
+    """
 
     tensors: Mapping[str, Any] = msgspec.field(default_factory=dict)
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     finish_reason: str | None = None
+    prompt_tokens: int = 0
 
     @property
     def nbytes(self) -> int:

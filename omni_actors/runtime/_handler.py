@@ -9,17 +9,12 @@ submits. So a cancelled or aborted request can't leak work to an engine (I1, I3,
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from omni_actors._buggify import chance, pause, simulated
-from omni_actors._errors import (
-    EdgeTimeout,
-    OmniError,
-    RequestTimeout,
-    SlowConsumer,
-)
+from omni_actors._buggify import chance, pause
+from omni_actors._errors import EdgeTimeout, OmniError, RequestTimeout, SlowConsumer
 from omni_actors.lifecycle import (
     Admission,
     Decision,
@@ -42,6 +37,8 @@ from omni_actors.lifecycle import (
 
 from ._abort import AbortReport, Unconfirmed
 from ._deadlines import Deadlines, Timer
+from ._jobs import Jobs, in_thread
+from ._pieces import Pieces
 from ._stream import Stream
 from ._work import WorkMaker, prompt_size
 
@@ -53,9 +50,6 @@ if TYPE_CHECKING:
     from omni_actors.stages import Replica, StageSupervisor, Work
 
 logger = logging.getLogger("omni_actors.request")
-
-Result = TypeVar("Result")
-Args = TypeVarTuple("Args")
 
 __all__ = ["RequestHandler", "Sink"]
 
@@ -81,17 +75,12 @@ class RequestHandler:
         self.table = RequestTable(self.admission, clock=trio.current_time, on_closed=self._closed, salt=salt)
         self.deadlines = Deadlines()
         self._maker = WorkMaker(stages, self.table.lease_key)
-        self._nursery = nursery
-        self._jobs: dict[str, set[trio.CancelScope]] = {}
+        self.pieces = Pieces(stages, self.table, self._maker, in_thread)
+        self.jobs = Jobs(nursery, self.fail)
         self._timers: dict[str, list[Timer]] = {}
         self._waiting: dict[str, list[trio.Event]] = {}
         self._quiet = trio.Event()
         self._empty = trio.Event()
-
-    @property
-    def jobs(self) -> int:
-        """Forwards under way: inputs being prepared, or waiting for a replica."""
-        return sum(map(len, self._jobs.values()))
 
     # ------------------------------------------------------------------ taking a request in
 
@@ -109,25 +98,59 @@ class RequestHandler:
         Its outputs go to ``sink``, by default a new Stream; ``record.sink`` holds it. Always a checkpoint. Cancelling
         it withdraws the request.
         """
+        record = self._admit(view, priority, options, sink)
+        try:
+            await trio.lowlevel.checkpoint()
+            await pause("submit.prepare")
+            prepared = {name: await self._prepare_root(record, name) for name in record.plan.roots}
+        except BaseException:
+            self.table.withdraw(record)
+            raise
+        self._begin(record, deadline, prepared)
+        return record
+
+    def submit_now(
+        self,
+        view: RequestView,
+        *,
+        deadline: float,
+        priority: int = 0,
+        options: Mapping[str, Any] | None = None,
+        sink: Sink | None = None,
+    ) -> Record | None:
+        """``submit`` in one synchronous step. None, and nothing is done, if its input may take long to prepare."""
+        roots = self.graph.plan(view.modalities).roots
+        if not all(self._light(name, view) for name in roots):
+            return None
+        record = self._admit(view, priority, options, sink)
+        try:
+            prepared = {name: self._maker.works(record, name, 0, view.prompt, view.params.get(name)) for name in roots}
+        except BaseException:
+            self.table.withdraw(record)
+            raise
+        self._begin(record, deadline, prepared)
+        return record
+
+    def _light(self, name: str, view: RequestView) -> bool:
+        """Whether the stage takes the prompt as it is, and is quick about it. Raises InvalidRequest."""
+        stage = self.stages[name]
+        plain = stage.cheap and stage.transform is None
+        return plain and not self._maker.heavy(name, view.prompt, view.params.get(name))
+
+    def _admit(self, view: RequestView, priority: int, options: Mapping[str, Any] | None, sink: Sink | None) -> Record:
         plan = self.graph.plan(view.modalities)
-        roots = [node.name for node in plan.order if not node.edges]
-        samples = sum(self.stages[name].frontend.samples(view.params.get(name)) for name in roots)
+        samples = sum(self.stages[name].frontend.samples(view.params.get(name)) for name in plan.roots)
         record = self.table.admit(
             view, plan, slots=samples, nbytes=prompt_size(view.prompt), priority=priority, options=options
         )
         record.sink = Stream(view.request_id, record.key, self.limits.stream_bytes) if sink is None else sink
-        try:
-            await trio.lowlevel.checkpoint()
-            await pause("submit.prepare")
-            prepared = {name: await self._prepare_root(record, name) for name in roots}
-        except BaseException:
-            self.table.withdraw(record)
-            raise
+        return record
+
+    def _begin(self, record: Record, deadline: float, prepared: dict[str, list[Work]]) -> None:
         self.table.begin(record)
         if not record.settled:
             self._timer(record, deadline, lambda: self._timed_out(record))
             self._start(record, prepared)
-        return record
 
     async def _prepare_root(self, record: Record, name: str) -> list[Work]:
         """Input processing comes before the first lease, so that a bad prompt is the submitter's exception."""
@@ -135,9 +158,9 @@ class RequestHandler:
         if stage.cheap:
             prompt, params = maker.transform(record, stage, {})
         else:
-            prompt, params = await _in_thread(maker.transform, record, stage, {})
+            prompt, params = await in_thread(maker.transform, record, stage, {})
         if maker.heavy(name, prompt, params):
-            return await _in_thread(maker.works, record, name, 0, prompt, params)
+            return await in_thread(maker.works, record, name, 0, prompt, params)
         return maker.works(record, name, 0, prompt, params)
 
     def _start(self, record: Record, prepared: dict[str, list[Work]]) -> None:
@@ -177,12 +200,12 @@ class RequestHandler:
         self._ready(record, forward)
         stage = self.stages[forward.stage]
         if not stage.cheap:
-            self._spawn(record, self._forward_job, record, forward)
+            self.jobs.spawn(record, self._forward_job, forward)
             return
         try:
             prompt, params = self._maker.transform(record, stage, forward.upstream)
             if self._maker.heavy(forward.stage, prompt, params):
-                self._spawn(record, self._prepare_job, record, forward, prompt, params)
+                self.jobs.spawn(record, self._prepare_job, forward, prompt, params)
                 return
             works = self._maker.works(record, forward.stage, forward.part, prompt, params)
         except OmniError as error:
@@ -192,11 +215,11 @@ class RequestHandler:
 
     async def _forward_job(self, record: Record, forward: Forward) -> None:
         stage = self.stages[forward.stage]
-        prompt, params = await _in_thread(self._maker.transform, record, stage, forward.upstream)
+        prompt, params = await in_thread(self._maker.transform, record, stage, forward.upstream)
         await self._prepare_job(record, forward, prompt, params)
 
     async def _prepare_job(self, record: Record, forward: Forward, prompt: Any, params: Any) -> None:
-        works = await _in_thread(self._maker.works, record, forward.stage, forward.part, prompt, params)
+        works = await in_thread(self._maker.works, record, forward.stage, forward.part, prompt, params)
         self._place(record, forward, works)
 
     def _place(self, record: Record, forward: Forward, works: list[Work]) -> None:
@@ -205,7 +228,7 @@ class RequestHandler:
         if replica is not None and not chance("place.later"):
             self._bind(record, forward, works, replica)
         else:
-            self._spawn(record, self._place_job, record, forward, works)
+            self.jobs.spawn(record, self._place_job, forward, works)
 
     async def _place_job(self, record: Record, forward: Forward, works: list[Work]) -> None:
         stage = self.stages[forward.stage]
@@ -220,28 +243,9 @@ class RequestHandler:
         for work in works:
             self.table.open_lease(record, forward.stage, forward.part, work.index, replica.number, replica.generation)
             replica.client.submit(work)
+        self.pieces.look(record)
 
-    # ------------------------------------------------------------------ jobs and timers of a request
-
-    def _spawn(self, record: Record, job: Callable[..., Any], *args: Any) -> None:
-        self._nursery.start_soon(self._run_job, record, job, args, name=f"{record.key} {job.__name__}")
-
-    async def _run_job(self, record: Record, job: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        """One forward, cancelled when its request settles. Its failure is its request's, never the runtime's."""
-        if record.settled:
-            return
-        scope = trio.CancelScope()
-        jobs = self._jobs.setdefault(record.key, set())
-        jobs.add(scope)
-        try:
-            with scope:
-                await job(*args)
-        except OmniError as error:
-            self.fail(record, Fail(error.stage or args[1].stage, error))
-        finally:
-            jobs.discard(scope)
-            if not jobs:
-                self._jobs.pop(record.key, None)
+    # ------------------------------------------------------------------ timers of a request
 
     def _timer(self, record: Record, when: float, act: Callable[[], None]) -> None:
         if when < float("inf"):
@@ -285,8 +289,8 @@ class RequestHandler:
         if settled.terminal.error is not None and hasattr(settled.terminal.error, "terminal"):
             settled.terminal.error.terminal = settled.terminal
         record.sink.close(settled.terminal)
-        for scope in self._jobs.get(record.key, ()):
-            scope.cancel()
+        self.pieces.look(record)
+        self.jobs.cancel(record)
         for timer in self._timers.pop(record.key, ()):
             timer.cancel()
         self._tell_engines(settled.to_abort)
@@ -388,12 +392,3 @@ class RequestHandler:
         for record in records:
             self.settle(record, Kind.ABORTED, reason=reason)
         return len(records)
-
-
-async def _in_thread(function: Callable[[*Args], Result], *args: *Args) -> Result:
-    """What takes long; cancelled, its result reaches nobody. A simulation has no threads: a few steps stand for one."""
-    if simulated():
-        await trio.lowlevel.checkpoint()
-        await pause("thread.slow")
-        return function(*args)
-    return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,8 +27,9 @@ if TYPE_CHECKING:
     from ._router import Inbox
     from ._shutdown import Ladder, ShutdownReport
     from ._stream import Stream
+    from ._work import Piece
 
-__all__ = ["Generation", "Health", "OmniRuntime", "Statistics"]
+__all__ = ["Generation", "Health", "OmniRuntime", "StageLoad", "Statistics"]
 
 
 @attrs.frozen
@@ -60,6 +62,18 @@ class Statistics:
     ended: Mapping[Kind, int]
 
 
+@attrs.frozen(kw_only=True)
+class StageLoad:
+    """A stage's work, now: ``running`` pieces are with its engines, ``waiting`` ones have no replica yet.
+
+    ``restarts``: how often its replicas were started again.
+    """
+
+    running: int
+    waiting: int
+    restarts: int
+
+
 class OmniRuntime:
     """A running pipeline. Made by ``open_omni``; its methods are for tasks of the same trio run."""
 
@@ -75,7 +89,10 @@ class OmniRuntime:
         self._inbox = inbox
         self._handler, self._stages, self._ladder = handler, stages, ladder
         self._names = itertools.count(1)
+        self._token = trio.lowlevel.current_trio_token()
         self._changed = trio.Event()
+        self._news = trio.Event()
+        ladder.observer = self._look_again
 
     # ------------------------------------------------------------------ requests
 
@@ -96,7 +113,8 @@ class OmniRuntime:
         first stage's engine takes. ``sampling`` is for the stages that get the prompt, or a mapping from stage names to
         each stage's own: vLLM's SamplingParams, a mapping of its fields, or None. ``modalities``: what is wanted of
         what the pipeline makes (default: all). ``timeout_s`` seconds from entering the block until the last output.
-        ``options`` go to the engine: ``lora_request``, ``trace_headers``, ``data_parallel_rank``, ….
+        ``options`` go to the engines that get the prompt (``lora_request``, ``data_parallel_rank``, …), and
+        ``trace_headers`` to all.
 
         Entering the block raises Overloaded or ShuttingDown (nothing was taken), InvalidRequest (nothing was sent).
         Iterating raises RequestFailed and its kinds. Leaving the block early, or with an exception, or cancelled, *is*
@@ -143,6 +161,17 @@ class OmniRuntime:
                 nursery.start_soon(ask, number)
         return [answer.unwrap() for answer in answers]
 
+    def keep_calling(self, stage: str, name: str, method: str | None, *args: Any) -> None:
+        """Have each engine of the stage that starts from now on called so, before it gets work: a state to be kept.
+
+        One call per ``name``; ``method`` None ends it. Nobody waits for the answers. Running engines are not called.
+        """
+        standing = self._stages[stage].standing
+        if method is None:
+            standing.pop(name, None)
+        else:
+            standing[name] = (method, args)
+
     def frontend(self, stage: str) -> Frontend:
         """The stage's input processing, for adapters: a vLLM stage's has vLLM's config, renderer and InputProcessor."""
         return self._stages[stage].frontend
@@ -163,20 +192,40 @@ class OmniRuntime:
         return Health(not reasons, "; ".join(reasons) or None, stages)
 
     async def wait_health(self, until: Callable[[Health], bool]) -> Health:
-        """Wait until ``until(health)`` holds; looks again when a stage changes. No deadline: the caller has one."""
+        """Wait until ``until(health)`` holds; looks again when a stage or the shutdown ladder changes.
+
+        No deadline: the caller has one.
+        """
         while not until(health := self.health()):
             await self._changed.wait()
         return health
 
     def stage_changed(self, _: StageEvent) -> None:
-        """An observer of every stage: something happened, look again."""
+        """An observer of every stage: something happened."""
+        self._look_again()
+
+    def _look_again(self) -> None:
         self._changed.set()
         self._changed = trio.Event()
+        self._news.set()
+
+    async def wait_news(self) -> None:
+        """Wait until a stage changes, a request comes, or the shutdown begins. No deadline: the caller has one.
+
+        For who watches: look, and if all is as before, wait. With no checkpoint between the two nothing is missed.
+        """
+        if self._news.is_set():
+            self._news = trio.Event()
+        await self._news.wait()
 
     def pids(self) -> Mapping[str, int]:
         """The leading process of each running replica, as ``stage/replica``."""
         found = {f"{name}/{r.number}": r.pid for name, stage in self._stages.items() for r in stage.replicas}
         return {name: pid for name, pid in found.items() if pid is not None}
+
+    def generations(self) -> Sequence[tuple[str, int, int]]:
+        """Stage, replica, and the number of its generation: how often it was started."""
+        return [(name, r.number, r.generation) for name, stage in self._stages.items() for r in stage.replicas]
 
     def request_shutdown(
         self, *, drain_s: float | None = None, abort_s: float | None = None, stop_s: float | None = None
@@ -209,7 +258,7 @@ class OmniRuntime:
             leases=len(table.leases),
             slots=handler.admission.slots,
             prompt_bytes=handler.admission.bytes,
-            jobs=handler.jobs,
+            jobs=handler.jobs.waiting.total(),
             timers=handler.deadlines.live,
             batches=self._inbox.waiting,
             refused=handler.admission.refused,
@@ -217,9 +266,28 @@ class OmniRuntime:
             ended={kind: table.ended[kind] for kind in Kind},
         )
 
+    def loads(self) -> Mapping[str, StageLoad]:
+        """What each stage holds, now. Synchronous and cheap."""
+        waiting, running = self._handler.jobs.waiting, Counter[str]()
+        for (name, _), count in list(self._handler.table.load.items()):  # a copy: other threads ask as well
+            running[name] += count
+        return {
+            name: StageLoad(
+                running=running[name],
+                waiting=waiting[name],
+                restarts=sum(max(0, replica.generation - 1) for replica in stage.replicas),
+            )
+            for name, stage in self._stages.items()
+        }
+
     def check(self) -> None:
         """The integrity check of the request table; AssertionError is a bug of ours."""
         self._handler.table.check()
+
+    @property
+    def here(self) -> bool:
+        """Whether the caller is in its trio run, where alone its methods may be used."""
+        return trio.lowlevel.current_trio_token() is self._token
 
     @property
     def closed(self) -> bool:
@@ -251,16 +319,28 @@ class Generation:
 
     async def submit(self, sink: Sink | None = None) -> Record:
         """What entering the block does, with outputs to ``sink``. Who calls it owes a ``leave``."""
+        self._record = await self._handler.submit(self._view, **self._how(sink))
+        self._omni._news.set()
+        return self._record
+
+    def submit_now(self, sink: Sink) -> bool:
+        """``submit`` in one synchronous step. False, and nothing is done, if its input may take long to prepare."""
+        self._record = self._handler.submit_now(self._view, **self._how(sink))
+        if self._record is None:
+            return False
+        self._omni._news.set()
+        return True
+
+    def _how(self, sink: Sink | None) -> dict[str, Any]:
         if self._omni.closed:
             raise RuntimeClosed("this runtime is closed", request_id=self._view.request_id)
-        self._record = await self._handler.submit(
-            self._view,
-            deadline=trio.current_time() + self._timeout_s,
-            priority=self._priority,
-            options=self._options,
-            sink=sink,
-        )
-        return self._record
+        deadline = trio.current_time() + self._timeout_s
+        return {"deadline": deadline, "priority": self._priority, "options": self._options, "sink": sink}
+
+    async def extend(self, piece: Piece) -> bool:
+        """The next piece of an input that comes in pieces (option ``resumable=True``); see ``Pieces.give``."""
+        assert self._record is not None
+        return await self._handler.pieces.give(self._record, piece)
 
     def leave(self, reason: str = "the client left") -> bool:
         """The client leaves: abort what has not ended. Synchronous; False if it had finished, with nothing to await."""

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-__all__ = ["open_omni"]
+__all__ = ["open_omni", "pipeline_spec"]
 
 ROUTER_CAPACITY = 256
 """Batches between the stage clients and the router: one per engine step and replica, applied without waiting."""
@@ -58,7 +58,7 @@ async def open_omni(
     """
     if sys.platform != "linux":
         raise UsageError(f"omni_actors runs on Linux only (pidfd, process groups); this is {sys.platform}")
-    spec = _spec(pipeline, overrides)
+    spec = pipeline_spec(pipeline, overrides)
     raised: BaseException | None = None
     try:
         with rare_collections():
@@ -78,7 +78,8 @@ async def open_omni(
         raise leaving from leaving.__cause__
 
 
-def _spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> PipelineSpec:
+def pipeline_spec(pipeline: str | Path | PipelineSpec, overrides: Sequence[str]) -> PipelineSpec:
+    """What ``open_omni`` opens. Raises ConfigError, UsageError."""
     if isinstance(pipeline, PipelineSpec):
         if overrides:
             raise UsageError("overrides are for names and deploy files; change the spec itself with attrs.evolve")

@@ -47,6 +47,7 @@ class Ladder:
         self, handler: RequestHandler, stages: Sequence[StageSupervisor], *, drain_s: float, abort_s: float
     ) -> None:
         self.state = "running"
+        self.observer: Callable[[], None] = lambda: None  # called with every change of state
         self._handler, self._stages = handler, stages
         self._limits = {"draining": drain_s, "aborting": abort_s, "stopping": math.inf}
         self._requested, self._closed = trio.Event(), trio.Event()
@@ -68,6 +69,8 @@ class Ladder:
                 self._limits[rung] = min(self._limits[rung], seconds)
         self._handler.admission.close()
         self._requested.set()
+        if self.state == "running":
+            self._enter("draining")
         now = trio.current_time()
         if self._scope is not None:
             self._scope.deadline = min(self._scope.deadline, now + self._limits[self.state])
@@ -92,8 +95,12 @@ class Ladder:
                 await self._stop_engines()
             self._report = self._summary(aborted, unconfirmed)
         finally:
-            self.state = "closed"
+            self._enter("closed")
             self._closed.set()
+
+    def _enter(self, state: str) -> None:
+        self.state = state
+        self.observer()
 
     async def _rung(self, name: str, done: Callable[[], Awaitable[None]]) -> None:
         with self._timed(name), trio.CancelScope(deadline=trio.current_time() + self._limits[name]) as self._scope:
@@ -102,7 +109,8 @@ class Ladder:
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
-        self.state, begun = name, trio.current_time()
+        self._enter(name)
+        begun = trio.current_time()
         try:
             yield
         finally:

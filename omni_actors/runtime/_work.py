@@ -14,10 +14,13 @@ import attrs
 from omni_actors._errors import OmniError, TransformFailed
 
 if TYPE_CHECKING:
-    from omni_actors.lifecycle import Record, StageResult
+    from omni_actors.lifecycle import Record, RequestView, StageResult
     from omni_actors.stages import StageSupervisor, Work
 
-__all__ = ["StageInput", "WorkMaker", "prompt_size"]
+_EVERYWHERE = frozenset(("trace_headers",))
+"""Options that every stage gets. The others are about the prompt, and the model that it goes to."""
+
+__all__ = ["Piece", "StageInput", "WorkMaker", "prompt_size"]
 
 
 @attrs.frozen
@@ -26,6 +29,15 @@ class StageInput:
 
     prompt: Any
     params: Any = None
+
+
+@attrs.frozen(kw_only=True)
+class Piece:
+    """The next piece of a request's streamed input; without ``params`` it has the request's. ``last``: no prompt."""
+
+    prompt: Any = None
+    params: Any = None
+    last: bool = False
 
 
 class WorkMaker:
@@ -38,11 +50,16 @@ class WorkMaker:
 
     def transform(self, record: Record, stage: StageSupervisor, upstream: Mapping[str, StageResult]) -> tuple[Any, Any]:
         """The stage's prompt and params. Raises TransformFailed, or what OmniError the transform chose."""
-        params = record.view.params.get(stage.spec.name)
+        return self._transformed(stage, upstream, record.view)
+
+    def _transformed(
+        self, stage: StageSupervisor, upstream: Mapping[str, StageResult], view: RequestView
+    ) -> tuple[Any, Any]:
+        params = view.params.get(stage.spec.name)
         if stage.transform is None:
-            return _default_prompt(record, upstream), params
+            return _default_prompt(view, upstream), params
         try:
-            made = stage.transform(upstream, record.view)
+            made = stage.transform(upstream, view)
         except OmniError as error:
             error.stage = error.stage or stage.spec.name
             raise
@@ -62,23 +79,44 @@ class WorkMaker:
 
     def works(self, record: Record, name: str, part: int, prompt: Any, params: Any) -> list[Work]:
         """One Work per sample. Raises InvalidRequest; TransformFailed for a front-end that raises something else."""
-        frontend = self._stages[name].frontend
+        samples = self._stages[name].frontend.samples(params)
+        keys = [self._lease_key(record, name, part, index) for index in range(samples)]
+        options = record.options
+        if options and record.stages[name].node.edges:
+            options = {key: value for key, value in options.items() if key in _EVERYWHERE}
+        return self._prepare(record, name, keys, prompt, params, options)
+
+    def _prepare(
+        self, record: Record, name: str, keys: list[str], prompt: Any, params: Any, options: Mapping[str, Any]
+    ) -> list[Work]:
         try:
-            keys = [self._lease_key(record, name, part, index) for index in range(frontend.samples(params))]
-            return frontend.prepare(
+            return self._stages[name].frontend.prepare(
                 keys,
                 prompt,
                 params,
                 stream=record.plan.streams(name),
                 text=self._reads_text(record, name),
                 priority=record.priority,
-                options=record.options,
+                options=options,
             )
         except OmniError:
             raise
         except Exception as error:
             text = f"input processing of stage {name} raised {type(error).__name__}: {error}"
             raise TransformFailed(text, function="prepare", stage=name) from error
+
+    def piece(self, record: Record, name: str, piece: Piece) -> Work:
+        """The next piece of a streamed input, for the one lease of a stage that takes the prompt. Raises as above."""
+        stage = self._stages[name]
+        if piece.last:
+            prompt, params = [0], record.view.params.get(name)  # vLLM's word for "that was all": it is not read
+        else:
+            given = record.view.params if piece.params is None else {**record.view.params, name: piece.params}
+            view = attrs.evolve(record.view, prompt=piece.prompt, params=given)
+            prompt, params = self._transformed(stage, {}, view)
+        options = {**record.options, "resumable": not piece.last}
+        (work,) = self._prepare(record, name, [self._lease_key(record, name, 0, 0)], prompt, params, options)
+        return work
 
     def _reads_text(self, record: Record, name: str) -> bool:
         """Whether anybody looks at the stage's text: the user, a splitter or a transform."""
@@ -89,10 +127,10 @@ class WorkMaker:
         )
 
 
-def _default_prompt(record: Record, upstream: Mapping[str, StageResult]) -> Any:
+def _default_prompt(view: RequestView, upstream: Mapping[str, StageResult]) -> Any:
     """Without a transform a root stage gets the user's prompt, an inner one its producer's token ids or tensors."""
     if not upstream:
-        return record.view.prompt
+        return view.prompt
     if len(upstream) > 1:
         raise TransformFailed("a stage with several inputs needs a transform to join them", function="(none)")
     (result,) = upstream.values()

@@ -29,7 +29,8 @@ class Work:
     """One lease's work, ready to be sent: what ``Frontend.prepare`` made of a prompt and its params.
 
     ``body`` is the kind's own (vLLM: an EngineCoreRequest; omni wire: a Submit). ``stream``: partial outputs are
-    wanted, not only the last one. ``text``: somebody reads its text, so it must be detokenized.
+    wanted, not only the last one. ``text``: somebody reads its text, so it must be detokenized. ``resumable``: more
+    input follows under the same key. ``prompt``: such a piece of input as text, if it is known.
     """
 
     key: str
@@ -37,6 +38,8 @@ class Work:
     index: int = 0
     stream: bool = True
     text: bool = True
+    resumable: bool = False
+    prompt: str | None = None
 
 
 class Frontend(Protocol):
@@ -79,6 +82,15 @@ class StageClient(Protocol):
 
     def submit(self, work: Work) -> None:
         """Send one lease's work. Raises nothing for a dying engine: the verdict will say so."""
+
+    def extend(self, work: Work) -> None:
+        """Send one lease's next piece of input; a lease that has ended takes none, and nothing happens.
+
+        Raises InvalidRequest or EngineRejected if it cannot be sent: the lease is to be aborted then.
+        """
+
+    def tell(self, method: str, *args: Any) -> None:
+        """One utility call whose answer nobody waits for. What is submitted later comes after it."""
 
     def abort(self, keys: Iterable[str]) -> None:
         """Make the engine forget these leases; each is answered by one Released event. Unknown keys are ignored.

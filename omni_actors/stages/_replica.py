@@ -9,7 +9,7 @@ its sockets are closed; only then may the supervisor start the next one (I18).
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,10 @@ _LATE = 0.2
 
 @attrs.frozen(kw_only=True)
 class StageContext:
-    """What a stage's replicas share. ``send`` hands a batch to the router; ``frontend`` waits until it is made."""
+    """What a stage's replicas share. ``send`` hands a batch to the router; ``frontend`` waits until it is made.
+
+    ``standing``: calls (a method, its arguments) that each new generation gets before any work, by a name of their own.
+    """
 
     spec: StageSpec
     kind: EngineKind
@@ -47,6 +50,7 @@ class StageContext:
     transport: Transport
     send: Callable[[Batch], Awaitable[None]]
     frontend: Callable[[], Awaitable[Frontend]]
+    standing: Mapping[str, tuple[str, tuple[Any, ...]]] = attrs.field(factory=dict)
 
     @property
     def hang_s(self) -> float:
@@ -123,6 +127,8 @@ class Replica:
             del self.endings[:-4]
 
     def _started(self, life: Life) -> None:
+        for method, args in self._context.standing.values():
+            self.client.tell(method, *args)
         self.ready = True
         life.started(self)
 

@@ -17,6 +17,7 @@ import trio
 from omni_actors._errors import ActorNotReady, StageUnavailable
 from omni_actors.actors import Backoff, ChildEvent, ChildSpec, PerChild, Supervisor
 
+from ._loading import loading
 from ._replica import Ending, Replica, StageContext
 
 if TYPE_CHECKING:
@@ -93,8 +94,15 @@ class StageSupervisor:
         transform: Callable[..., Any] | None = None,
     ) -> None:
         self.spec, self.transform, self.cheap = spec, transform, spec.cheap
+        self.standing: dict[str, tuple[str, tuple[Any, ...]]] = {}
         context = StageContext(
-            spec=spec, kind=kind, launcher=launcher, transport=transport, send=send, frontend=self._wait_frontend
+            spec=spec,
+            kind=kind,
+            launcher=launcher,
+            transport=transport,
+            send=send,
+            frontend=self._wait_frontend,
+            standing=self.standing,
         )
         self.replicas = tuple(Replica(context, number) for number in range(spec.replicas))
         self.observers: list[Callable[[StageEvent], None]] = []
@@ -148,7 +156,9 @@ class StageSupervisor:
 
     async def _make_frontend(self) -> None:
         if self._kind.slow_frontend:
-            self._frontend = await trio.to_thread.run_sync(self._kind.frontend, self.spec, abandon_on_cancel=True)
+            self._frontend = await trio.to_thread.run_sync(
+                loading, self._kind.frontend, self.spec, abandon_on_cancel=True
+            )
         else:
             self._frontend = self._kind.frontend(self.spec)
         self._frontend_made.set()
@@ -210,15 +220,19 @@ class StageSupervisor:
             name = "down"
         else:
             name = "restarting" if self._last_error else "starting"
-        reason = None if ready else str(self._last_error or "it is still starting")
         return StageState(
             stage=self.spec.name,
             state=name,
             ready=ready,
             replicas=len(states),
-            reason=reason,
+            reason=None if ready else self._why_not_ready(),
             stalled_s=max(replica.stalled_s for replica in self.replicas),
         )
+
+    def _why_not_ready(self) -> str:
+        if self._stop_asked:
+            return "it was asked to stop"
+        return str(self._last_error or "it is still starting")
 
     def _observed(self, event: ChildEvent) -> None:
         if event.error is not None:

@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from omni_actors.config.specs import StageSpec
     from omni_actors.stages._interface import Frontend
     from omni_actors.transport import Transport
-    from omni_actors.wire.vllm import CoreCodec, ReadyResponse, TextProcessor
+    from omni_actors.wire.vllm import CoreCodec, Meter, ReadyResponse, TextProcessor
 
 __all__ = ["FakeCoreKind", "FakeFrontend"]
 
 
 class FakeFrontend:
     """A ``CoreFrontend`` for toy text. Raises ConfigError for params that a fake does not know."""
+
+    asks: Sequence[str] = ()
 
     def __init__(self, spec: StageSpec) -> None:
         self._spec = spec
@@ -65,7 +67,9 @@ class FakeFrontend:
         priority: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> list[Work]:
-        """One FakeAdd per key, seeded apart."""
+        """One FakeAdd per key, seeded apart. A fake engine takes no input in pieces."""
+        if (options or {}).get("resumable"):
+            raise self._invalid("a fake engine takes its input whole")
         tokens, chosen = self._tokens(prompt), self._params(params)
         partial = stream and chosen.output_kind != FINAL_ONLY
         works = []
@@ -86,13 +90,21 @@ class FakeFrontend:
         """The twin's codec."""
         return FakeCoreCodec()
 
-    def processor(self) -> TextProcessor:
+    def meter(self, replica: int) -> Meter | None:
+        """None: a fake engine has no statistics."""
+        return None
+
+    def processor(self, meter: Meter | None = None) -> TextProcessor:
         """The twin's processor."""
         return FakeText()
 
     def engine_ready(self, response: ReadyResponse, *, generation: int) -> None:
         """Follow the engine's limit."""
         self.max_model_len = min(self.max_model_len, response.max_model_len or self.max_model_len)
+
+    def answered(self, method: str, answer: Any) -> None:
+        """Nothing was asked."""
+        raise AssertionError(method)
 
     def data_missing(self, hashes: Sequence[str]) -> None:
         """Nothing: toy prompts carry no data."""

@@ -231,7 +231,7 @@ class FakeText:
     def __init__(self) -> None:
         self._texts: dict[str, _Text] = {}
 
-    def add(self, body: Any, index: int, sink: Sink) -> None:
+    def add(self, body: Any, index: int, sink: Sink, prompt: str | None = None) -> None:
         """Begin one request's text."""
         self._texts[body.request_id] = _Text(body.sampling_params, index, sink)
 

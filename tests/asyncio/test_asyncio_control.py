@@ -87,7 +87,7 @@ THINKERS, ALL = ("thinker/0", "thinker/1"), ("talker/0", "thinker/0", "thinker/1
         (lambda o: o.pause_generation(mode="wait", clear_cache=False), None, ALL, ("pause_scheduler", "wait", False)),
         (lambda o: o.pause_generation(mode="keep"), None, ALL, ("pause_scheduler", "keep", True)),
         (lambda o: o.sleep(2, "wait"), None, ALL, ("sleep", 2, "wait")),
-        (lambda o: o.wake_up(["weights"]), True, ALL, ("wake_up", ["weights"])),
+        (lambda o: o.wake_up(), True, ALL, ("wake_up", None)),
         (lambda o: o.release_kv_cache_memory(), None, ALL, ("release_kv_cache_memory",)),
         (lambda o: o.reset_mm_cache(), None, ALL, ("reset_mm_cache",)),
         (lambda o: o.reset_encoder_cache(), None, ALL, ("reset_encoder_cache",)),
@@ -158,7 +158,7 @@ def test_failures_are_exceptions(run):
 
 
 def test_what_a_model_can_do_is_what_we_offer(run):
-    assert ask(run, lambda omni: omni.get_supported_tasks())[0] == ("generate", "transcription")
+    assert ask(run, lambda omni: omni.get_supported_tasks())[0] == ("generate", "embed", "transcription")
 
 
 def test_a_call_has_its_own_deadline_and_a_cancelled_one_leaves_nothing(run):

@@ -202,9 +202,9 @@ def test_what_is_wrong_is_said_in_vllms_words_and_ours_is_the_cause(run):
                 await all_of(omni.generate_omni("x", modalities=["smell"]))
             with pytest.raises(RequestTimeout):
                 await all_of(omni.generate_omni("x", timeout_s=0.001))
-            with pytest.raises(NotImplementedError, match="pooling"):
+            with pytest.raises(VLLMValidationError, match="does not support pooling"):
                 await all_of(omni.encode("x", None, "r"))
-            with pytest.raises(NotImplementedError, match="streaming input"):
+            with pytest.raises(VLLMValidationError, match="Input streaming"):
                 await all_of(omni.generate((x async for x in omni.generate("x", None, "a")), None, "r"))
 
     run(main)

@@ -32,6 +32,16 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "bias": (QUESTION, {"temperature": 0, "max_tokens": 6, "logit_bias": {5: 50.0}}),
 }
 KINDS = ("DELTA", "CUMULATIVE", "FINAL_ONLY")
+SESSIONS: dict[str, list[tuple[Any, dict[str, Any] | None]]] = {
+    "no piece": [],
+    "one piece": [([7, 3, 9], None)],
+    "three pieces": [([7, 3, 9], None), ([4, 5], None), ([6, 6, 6], {"temperature": 0, "max_tokens": 9})],
+    "in words": [(QUESTION, None), (" minus four", None)],
+    "logprobs": [([7, 3, 9], {**FREE, "seed": 3, "logprobs": 1}), ([4], {**FREE, "seed": 4, "logprobs": 1})],
+}
+"""Streamed input: prompts with params of their own, or the session's."""
+SESSION_PARAMS = {"temperature": 0, "max_tokens": 4, "ignore_eos": True}
+SESSION_KINDS = ("DELTA", "CUMULATIVE")
 
 
 def thinker() -> Any:
@@ -43,21 +53,71 @@ def thinker() -> Any:
 
 async def all_answers(engine: Any) -> dict[str, Any]:
     """What it says to each case, in each kind of output."""
-    return {f"{name}: {kind}": await answer(engine, name, kind) for name in CASES for kind in KINDS}
+    answers = {f"{name}: {kind}": await answer(engine, name, kind) for name in CASES for kind in KINDS}
+    for name in SESSIONS:
+        for kind in SESSION_KINDS:
+            answers[f"session, {name}: {kind}"] = await session(engine, name, kind, in_turn=True)
+    return answers
 
 
 async def answer(engine: Any, name: str, kind: str) -> dict[str, Any]:
     from vllm import SamplingParams
-    from vllm.renderers.inputs.preprocess import parse_model_prompt
     from vllm.sampling_params import RequestOutputKind
 
     prompt, given = CASES[name]
     params = SamplingParams(**given, output_kind=RequestOutputKind[kind])
     if isinstance(prompt, str):
-        parsed = parse_model_prompt(engine.model_config, prompt)
-        (prompt,) = engine.renderer.render_cmpl([parsed], engine.renderer.default_cmpl_tok_params)
+        prompt = rendered(engine, prompt)
     outputs = [output async for output in engine.generate(prompt, params, f"{name}, {kind}")]
     return added_up(outputs, delta=kind == "DELTA")
+
+
+async def session(engine: Any, name: str, kind: str, *, in_turn: bool) -> dict[str, Any]:
+    """What is said to a session's pieces. ``in_turn``: each is given when the one before has been answered."""
+    from vllm import SamplingParams
+    from vllm.engine.protocol import StreamingInput
+    from vllm.sampling_params import RequestOutputKind
+
+    answered = asyncio.Event()
+
+    def params(given: dict[str, Any] | None) -> Any:
+        return SamplingParams(**(given or SESSION_PARAMS), output_kind=RequestOutputKind[kind])
+
+    async def pieces() -> Any:
+        for prompt, given in SESSIONS[name]:
+            # vLLM extends the list that it gets.
+            inputs = rendered(engine, prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)})
+            yield StreamingInput(inputs, given and params(given))
+            if in_turn:
+                await answered.wait()
+            answered.clear()
+
+    text, tokens, reasons, logprobs, prompt, prompt_tokens = "", [], [], [], None, []
+    async for output in engine.generate(pieces(), params(None), f"session, {name}, {kind}"):
+        (choice,) = output.outputs
+        text, tokens = (text, tokens) if kind == "DELTA" else ("", [])
+        text, tokens = text + choice.text, tokens + list(choice.token_ids)
+        logprobs = (logprobs if kind == "DELTA" else []) + (_logprobs(choice.logprobs) or [])
+        prompt, prompt_tokens = output.prompt, list(output.prompt_token_ids)
+        if choice.finish_reason is not None:
+            reasons.append(choice.finish_reason)
+            answered.set()
+    return {
+        "text": text,
+        "tokens": tokens,
+        "reasons": reasons if in_turn else reasons[-1:],
+        "logprobs": logprobs,
+        "prompt": prompt,
+        "prompt_token_ids": prompt_tokens,
+    }
+
+
+def rendered(engine: Any, prompt: Any) -> Any:
+    from vllm.renderers.inputs.preprocess import parse_model_prompt
+
+    parsed = parse_model_prompt(engine.model_config, prompt)
+    (inputs,) = engine.renderer.render_cmpl([parsed], engine.renderer.default_cmpl_tok_params)
+    return inputs
 
 
 def added_up(outputs: list[Any], *, delta: bool) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -60,6 +61,18 @@ def omni(said_by_vllm):
 def test_it_says_what_vllm_says(omni, said_by_vllm, name, kind):
     ours = json.loads(json.dumps(uvloop.run(cases.answer(omni, name, kind))))
     assert ours == said_by_vllm[f"{name}: {kind}"]
+
+
+@pytest.mark.parametrize("in_turn", [True, False], ids=["in turn", "at once"])
+@pytest.mark.parametrize("kind", cases.SESSION_KINDS)
+@pytest.mark.parametrize("name", cases.SESSIONS)
+def test_a_session_says_what_vllms_says(omni, said_by_vllm, name, kind, in_turn):
+    """Streamed input. Given at once, several answers may come as one."""
+    theirs = said_by_vllm[f"session, {name}: {kind}"]
+    if not in_turn:
+        theirs = {**theirs, "reasons": theirs["reasons"][-1:]}
+    ours = json.loads(json.dumps(uvloop.run(cases.session(omni, name, kind, in_turn=in_turn))))
+    assert ours == theirs
 
 
 def test_sixty_four_at_once_say_what_one_says(omni, said_by_vllm):
@@ -184,6 +197,37 @@ def test_what_vllm_takes_is_taken(omni):
         return await anext(omni.generate({"type": "token", "prompt_token_ids": [7, 3]}, params, "r", **more))
 
     assert asyncio.run(main()).prompt == "as it was written"
+
+
+def test_it_counts_and_logs_as_vllm_does(omni):
+    from prometheus_client import REGISTRY
+    from vllm import SamplingParams
+
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    vllms = logging.getLogger("vllm.v1.metrics.loggers")
+    labels = {"model_name": "tiny-omni", "engine": "0", "stage": "thinker"}
+
+    def counted() -> float:
+        return REGISTRY.get_sample_value("vllm:generation_tokens_total", labels)
+
+    async def main():
+        before = counted()
+        asked = omni.generate({"prompt_token_ids": [7, 3, 9]}, SamplingParams(max_tokens=5, ignore_eos=True), "counted")
+        (*_, last) = [output async for output in asked]
+        await omni.do_log_stats()
+        return last, counted() - before
+
+    vllms.addHandler(handler)
+    try:
+        last, more = asyncio.run(main())
+    finally:
+        vllms.removeHandler(handler)
+    assert (more, last.metrics.num_generation_tokens) == (5, 5)
+    assert 0 < last.metrics.queued_ts <= last.metrics.scheduled_ts < last.metrics.first_token_ts
+    assert lines[-1].startswith("Stage thinker, engine 000: Avg prompt throughput:")
+    assert "Running: 0 reqs, Waiting: 0 reqs" in lines[-1]
 
 
 def test_leaving_frees_the_engine_within_a_tenth_of_a_second(omni):

@@ -60,6 +60,31 @@ def test_ask_script():
     assert lines[4].startswith("In three tokens: ")
 
 
+@pytest.mark.engine
+def test_guest_mode():
+    assert run("guest_mode.py").splitlines() == [
+        "started: talker, thinker, vocoder",
+        "What is two plus three? Two plus three is five.",
+        "What is nine minus four? Nine minus four is five.",
+    ]
+
+
+@pytest.mark.engine
+def test_asyncio_library_in_trio():
+    assert sorted(run("asyncio_library_in_trio.py").splitlines()) == [
+        "asyncio: What is nine minus four? Nine minus four is five.",
+        "trio: What is two plus three? Two plus three is five.",
+    ]
+
+
+@pytest.mark.engine
+def test_port_from_vllm_omni():
+    lines = sorted(run("port_from_vllm_omni.py").splitlines())
+    assert lines[0].startswith("difference: Nine minus four is five. (")
+    assert lines[1].startswith("empty: InvalidRequest (400): ")
+    assert lines[2].startswith("sum: Two plus three is five. (")
+
+
 def test_find_a_bug(tmp_path):
     out = run("find_a_bug.py", cwd=tmp_path)
     assert "the transform find_a_bug:caption of stage painter raised IndexError" in out

@@ -54,7 +54,12 @@ def test_what_was_not_said_is_nothing():
         "text": "", "token_ids": [], "logprobs": None, "finish_reason": None, "stop_reason": None, "prompt_tokens": 0,
         "native": None,
     }  # fmt: skip
-    assert msgspec.structs.asdict(TensorChunk()) == {"tensors": {}, "meta": {}, "finish_reason": None}
+    assert msgspec.structs.asdict(TensorChunk()) == {
+        "tensors": {},
+        "meta": {},
+        "finish_reason": None,
+        "prompt_tokens": 0,
+    }
     assert msgspec.structs.astuple(Produced("k", None)) == ("k", None, False, False)
     assert (output(TextChunk()).index, output(TextChunk()).part) == (0, 0)
 

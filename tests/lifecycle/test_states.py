@@ -23,6 +23,7 @@ REQUEST = """
 """
 
 LEASE = """
+    LIVE     EXTEND   LIVE
     LIVE     FINISH   FINISHED
     LIVE     ABORT    ABORTING
     LIVE     RELEASE  ENDED

@@ -22,6 +22,7 @@ with warnings.catch_warnings():
     from omni_actors_asyncio import AsyncOmni
     from omni_actors_asyncio.server import Door, routes
     from omni_actors_asyncio.server._door import Rendered
+    from omni_actors_asyncio.server._gate import guard
 
 from omni_actors.config import PipelineSpec
 from omni_actors.testing import MemoryWorld
@@ -133,6 +134,7 @@ async def opened(spec: PipelineSpec, **how: Any) -> AsyncIterator[Served]:
     async with AsyncOmni(spec, world=MemoryWorld()) as omni:
         door = Door(omni=omni, models=("fake", "alias"), **{"render": render, **how})
         app = Starlette(routes=routes(door, echo_app))
+        guard(app, door.limits)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://server") as http:
             yield Served(omni, app, http)

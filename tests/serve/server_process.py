@@ -18,21 +18,31 @@ from omni_actors.testing.os_state import Watch, descendants, shared_memory
 
 START_S = 300.0
 STOP_S = 30.0
-_SERVED = re.compile(r"is served at (http://\S+)")
+_SERVED = re.compile(r" (http://\S+)")
 _QUICK = ("vocoder.deadlines.backoff_first_s=0.1", "vocoder.deadlines.hang_s=60")
 
 
 class ServerProcess:
-    """``url`` once it serves. vLLM's development routes are on: they show whether its engines hold anything."""
+    """``url`` once it serves. vLLM's ``development`` routes show whether its engines hold anything."""
 
-    def __init__(self, *arguments: str) -> None:
+    said_at = "is served at"
+
+    def __init__(
+        self,
+        *arguments: str,
+        pipeline: str = "tiny-omni",
+        overrides: tuple[str, ...] = _QUICK,
+        command: tuple[str, ...] = (),
+        development: bool = True,
+    ) -> None:
         self.lines: list[str] = []
         self._base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
-        environment = {"XDG_RUNTIME_DIR": str(self._base), "HF_HUB_OFFLINE": "1", "VLLM_SERVER_DEV_MODE": "1"}
-        overrides = [part for override in _QUICK for part in ("--set", override)]
+        environment = {"XDG_RUNTIME_DIR": str(self._base), "HF_HUB_OFFLINE": "1"}
+        environment["VLLM_SERVER_DEV_MODE"] = str(int(development))
+        changes = [part for override in overrides for part in ("--set", override)]
         program = "from omni_actors.cli import main; main()"
         self.process = subprocess.Popen(
-            [sys.executable, "-c", program, "serve", "tiny-omni", "--port", "0", *overrides, *arguments],
+            command or [sys.executable, "-c", program, "serve", pipeline, "--port", "0", *changes, *arguments],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -67,7 +77,7 @@ class ServerProcess:
 
     @property
     def url(self) -> str:
-        match = _SERVED.search(self.wait_line("is served at"))
+        match = _SERVED.search(self.wait_line(self.said_at))
         assert match is not None
         return match[1]
 

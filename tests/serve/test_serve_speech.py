@@ -33,14 +33,62 @@ def frames(data: bytes) -> bytes:
 # ---------------------------------------------------------------------- speech
 
 
-def test_a_speech_is_a_wav_unless_told_otherwise(serving):
+def test_a_speech_is_an_mp3_unless_told_otherwise(serving):
     async def story(served):
         return await served.post(SPEECH, {"input": "hello", "voice": "x", "model": "alias"})
 
     answer = serving(speaking(), story)
     assert answer.status_code == 200
+    assert answer.headers["content-type"] == "audio/mpeg"
+    assert soundfile.info(io.BytesIO(answer.content)).format == "MP3"
+
+
+def test_a_speech_as_wav(serving):
+    async def story(served):
+        return await served.post(SPEECH, {"input": "hello", "response_format": "wav"})
+
+    answer = serving(speaking(), story)
     assert answer.headers["content-type"] == "audio/wav"
     assert frames(answer.content) == PCM
+
+
+@pytest.mark.parametrize("form", ["wav", "pcm", "mp3", "flac"])
+def test_a_speech_as_events_is_the_same_sound_in_pieces(serving, form):
+    asked = {"input": "hello", "response_format": form}
+
+    async def story(served):
+        return await served.post(SPEECH, asked), await served.post(SPEECH, asked | {"stream_format": "sse"})
+
+    whole, told = serving(speaking(), story)
+    events = [json.loads(line.removeprefix("data: ")) for line in told.text.split("\n\n") if line]
+    assert told.headers["content-type"].startswith("text/event-stream")
+    assert [event["type"] for event in events] == ["speech.audio.delta"] * (len(events) - 1) + ["speech.audio.done"]
+    assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == whole.content
+    assert len(events) > 2 or form in ("flac", "mp3")  # so short a sound is one frame
+    assert events[-1]["usage"]["output_tokens"] > 0
+
+
+def test_a_speech_as_events_that_fails_says_so(serving):
+    async def story(served):
+        return await served.post(SPEECH, {"input": "hello", "response_format": "pcm", "stream_format": "sse"})
+
+    told = serving(speaking(vocoder={"die_at_chunk": 2}), story)
+    *_, error, done = [line.removeprefix("data: ") for line in told.text.split("\n\n") if line]
+    assert json.loads(error)["error"]["message"] == "stage vocoder failed at this request; try again"
+    assert done == "[DONE]"
+
+
+def test_an_mp3_leaves_while_it_is_made(serving):
+    async def story(served):
+        visit = served.visit(SPEECH, {"input": "hello"})
+        start, first = [await visit.messages.get() for _ in range(2)]
+        await visit.leave()
+        assert await served.idle_within(1)
+        return start, first
+
+    start, first = serving(endless(), story)
+    assert start["status"] == 200
+    assert first["body"][0] == 0xFF
 
 
 def test_a_speech_as_pcm_says_its_rate_in_a_header(serving):
@@ -332,15 +380,14 @@ def test_ready_says_which_stage_is_not_and_why(serving):
 
 
 def test_a_server_that_stops_is_not_ready(serving):
-    stopping = []
-
     async def story(served):
         before = await served.http.get("/ready")
-        stopping.append(True)
+        served.omni.request_close()
         after = await served.http.get("/ready")
         await served.omni.close(drain_s=0)
         return before, after, await served.http.get("/ready"), await served.post(SPEECH, {"input": "x"})
 
-    before, after, closed, refused = serving(speech(), story, draining=lambda: bool(stopping))
+    before, after, closed, refused = serving(speech(), story)
     assert [each.status_code for each in (before, after, closed, refused)] == [200, 503, 503, 503]
-    assert after.json()["reason"] == "the server is stopping"
+    assert after.json()["reason"].startswith("the runtime is ")
+    assert closed.json()["reason"] == "the server is stopping"

@@ -1,6 +1,6 @@
 """Sound for clients: the runtime's float32 samples as 16 bit PCM, in a container where one is wanted.
 
-``pcm`` and ``wav`` go out as they are made. ``flac`` and ``mp3`` say their length in front, and ``opus`` packs seconds
+``pcm``, ``wav`` and ``mp3`` go out as they are made. ``flac`` says its length in front, and ``opus`` packs seconds
 into a page: those go out whole, when they are complete. All are mono. State: one request's encoder, in its task.
 """
 
@@ -58,7 +58,7 @@ def encoder(name: str, sample_rate: int) -> Encoder:
         return _Plain(b"")
     if name == "wav":
         return _Plain(_wav_header(sample_rate, _ENDLESS))
-    return _Whole(name, sample_rate)
+    return (_Mp3 if name == "mp3" else _Whole)(name, sample_rate)
 
 
 def _wav_header(sample_rate: int, size: int) -> bytes:
@@ -106,3 +106,25 @@ class _Whole:
     def end(self) -> bytes:
         self._file.close()
         return self._sound.getvalue()
+
+
+class _Mp3(_Whole):
+    """Frames, without the one in front that says how many there are: it is written last, and players need it not."""
+
+    def __init__(self, name: str, sample_rate: int) -> None:
+        super().__init__(name, sample_rate)
+        self._file.write(np.zeros(1, dtype="<i2"))  # writes the frame in front
+        self._sent = len(self._sound.getbuffer())
+
+    def add(self, pcm: bytes) -> bytes:
+        super().add(pcm)
+        return self._news()
+
+    def end(self) -> bytes:
+        super().end()
+        return self._news()
+
+    def _news(self) -> bytes:
+        news = bytes(self._sound.getbuffer()[self._sent :])
+        self._sent += len(news)
+        return news

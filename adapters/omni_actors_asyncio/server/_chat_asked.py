@@ -1,4 +1,4 @@
-"""A chat that wants sound, read: what OpenAI says about audio, and the limits. The rest is vLLM's to read."""
+"""A chat that wants sound, read: what OpenAI says about audio. The rest is its renderer's to read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ._door import Door
-    from ._limits import HttpLimits
 
 __all__ = ["AudioWish", "Chat", "read_chat", "wants_audio"]
 
@@ -26,7 +25,7 @@ class AudioWish(msgspec.Struct):
     """OpenAI's ``audio``. ``voice`` is taken as it comes, see ``_routes_speech``."""
 
     format: Literal["wav", "pcm16", "pcm", "flac", "mp3", "opus"] | None = None
-    voice: object = None
+    voice: Any = None
 
 
 @attrs.frozen(kw_only=True)
@@ -46,14 +45,17 @@ def wants_audio(document: Any) -> bool:
     return isinstance(modalities, list) and "audio" in modalities
 
 
-async def read_chat(document: dict[str, Any], door: Door) -> Chat:
+async def read_chat(document: Any, door: Door) -> Chat:
     """Raises HttpError."""
+    if not isinstance(document, dict):
+        raise HttpError(400, "the body is an object")
     fields = dict(document)
-    modalities, audio = _modalities(fields.pop("modalities")), _audio(fields.pop("audio", None))
+    default = ["text" if door.makes_text else "audio"]
+    modalities, audio = _modalities(fields.pop("modalities", None) or default), _audio(fields.pop("audio", None))
     stream = fields.get("stream") is True
     if stream and audio.format not in (None, "pcm16", "pcm"):
         raise HttpError(400, f"a streamed chat's audio is pcm16, not {audio.format}", param="audio.format")
-    _check_limits(fields, door.limits)
+    _refuse_others(fields)
     name = fields.get("model")
     if not isinstance(name, str | None):
         raise HttpError(400, "model is a name", param="model")
@@ -68,8 +70,8 @@ async def read_chat(document: dict[str, Any], door: Door) -> Chat:
     )
 
 
-def _modalities(given: list[Any]) -> tuple[str, ...]:
-    if not all(isinstance(each, str) for each in given):
+def _modalities(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise HttpError(400, "modalities are names, as in text and audio", param="modalities")
     return tuple(dict.fromkeys(given))
 
@@ -81,12 +83,9 @@ def _audio(given: Any) -> AudioWish:
         raise HttpError(400, str(error), param="audio") from error
 
 
-def _check_limits(fields: Mapping[str, Any], limits: HttpLimits) -> None:
+def _refuse_others(fields: Mapping[str, Any]) -> None:
     for name in _NOT_WITH_AUDIO:
         if fields.get(name):
             raise HttpError(400, f"{name} cannot be had together with audio", param=name)
     if fields.get("n") not in (None, 1):
         raise HttpError(400, "n is 1 where sound is wanted: one choice is spoken", param="n")
-    stop = fields.get("stop")
-    if isinstance(stop, list) and len(stop) > limits.stop_strings:
-        raise HttpError(400, f"at most {limits.stop_strings} stop strings are allowed", param="stop")

@@ -9,7 +9,7 @@ import attrs
 
 from omni_actors_asyncio import AsyncOmni
 
-from ._limits import HttpLimits, Keys
+from ._limits import HttpLimits
 from ._refusals import HttpError
 
 __all__ = ["Door", "Rendered"]
@@ -26,14 +26,9 @@ class Rendered:
     options: Mapping[str, Any] = attrs.field(factory=dict)
 
 
-def _keys(door: Door) -> Keys:
-    return Keys(door.limits.requests_per_key)
-
-
 @attrs.frozen(kw_only=True)
 class Door:
     """``models``: the names that clients may use. ``makes_text``: whether text is among what the pipeline makes.
-    ``draining`` says whether the server has begun to stop.
 
     ``render`` makes of a chat's fields (all but the audio's) what the stage takes; None where chats are not answered.
     It raises HttpError for what is wrong with them, the model's name included.
@@ -43,9 +38,7 @@ class Door:
     models: Sequence[str]
     makes_text: bool = True
     limits: HttpLimits = attrs.field(factory=HttpLimits)
-    draining: Callable[[], bool] = lambda: False
     render: Callable[[Mapping[str, Any]], Awaitable[Rendered]] | None = None
-    keys: Keys = attrs.field(default=attrs.Factory(_keys, takes_self=True))
 
     def model(self, name: str | None) -> str:
         """The model's name for an answer. Raises HttpError (404) for one that is not served here."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     Receive = Callable[[], Awaitable[Message]]
     Send = Callable[[Message], Awaitable[None]]
 
-__all__ = ["Endpoint", "Exchange", "replay"]
+__all__ = ["JSON", "SSE", "Endpoint", "Exchange", "replay"]
 
 logger = logging.getLogger("omni_actors.serve")
 JSON = "application/json"
@@ -85,7 +85,20 @@ class Exchange:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
+    def receive(self) -> Awaitable[Message]:
+        """For an app that answers in its place."""
+        return self._receive()
+
     # ------------------------------------------------------------------ out
+
+    def began(self, message: Message) -> None:
+        """An app that answers in its place sends this status: ``fail`` goes on from there."""
+        content_type = dict(message["headers"]).get(b"content-type", b"").decode("latin-1")
+        self.started, self._content_type = True, SSE if content_type.startswith("text/event-stream") else ""
+
+    def send(self, message: Message) -> Awaitable[None]:
+        """For an app that answers in its place."""
+        return self._send(message)
 
     async def begin(self, content_type: str, *, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         """Send the status. What follows is ``write`` and ``end``."""

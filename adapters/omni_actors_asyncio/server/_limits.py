@@ -20,14 +20,25 @@ __all__ = ["HttpLimits", "Keys"]
 
 @attrs.frozen(kw_only=True)
 class HttpLimits:
-    """Bytes of a body, characters of a speech's input, stop strings, seconds of one request.
+    """What one request may be. The numbers count what their names say.
 
-    ``requests_per_key``: how many omni requests one API key (without one: one address) may have running; 0: any.
+    ``body_s``: seconds for a body to arrive. ``json_values``: as many values may a body hold (its commas are counted).
+    ``items``: messages of a chat, parts of a message, prompts of a batch, tools. ``choices``: ``n``. ``base64_chars``:
+    of one image, sound or embedding. ``request_s``: seconds of one request, from its complete body on.
+    ``requests_per_key``: how many requests one API key (without one: one address) may have running; 0: any number.
     """
 
     body_bytes: int = 32 << 20
+    body_s: float = 30.0
+    json_values: int = 1 << 20
+    json_depth: int = 64
+    items: int = 1024
     input_chars: int = 4096
+    choices: int = 16
     stop_strings: int = 16
+    base64_chars: int = 16 << 20
+    image_pixels: int = 16 << 20
+    audio_s: float = 600.0
     request_s: float = 600.0
     requests_per_key: int = 0
 

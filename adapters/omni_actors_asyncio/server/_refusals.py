@@ -24,11 +24,12 @@ from omni_actors import (
     UsageError,
 )
 
-__all__ = ["ClientGone", "HttpError", "document", "public", "refusal"]
+__all__ = ["RETRY_AFTER_S", "ClientGone", "HttpError", "document", "public", "refusal", "scrubbed"]
 
 RETRY_AFTER_S = 1
 MAX_WORDS = 500
-_PATH = re.compile(r"(?<![\w<:/])/(?:[\w.@+-]+/)+[\w.@+-]*")
+MAX_SCRUBBED = 2000
+_PATH = re.compile(r"(?<![\w<:/])/(?!v1/)(?:[\w.@+-]+/)+[\w.@+-]*")
 
 
 @attrs.frozen
@@ -53,6 +54,11 @@ def public(words: str) -> str:
     """Words for a client: the first line, no paths, not endless."""
     line = next((line.strip() for line in words.splitlines() if line.strip()), "")
     return _PATH.sub("<path>", line)[:MAX_WORDS]
+
+
+def scrubbed(words: str) -> str:
+    """Somebody else's words for a client: no paths, no traceback, not endless."""
+    return _PATH.sub("<path>", words.partition("Traceback (most recent")[0].rstrip())[:MAX_SCRUBBED]
 
 
 def document(error: HttpError) -> dict[str, Any]:

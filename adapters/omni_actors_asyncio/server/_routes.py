@@ -10,6 +10,7 @@ from ._http import Endpoint
 from ._routes_chat import AudioChat
 from ._routes_omni import Abort, Ready
 from ._routes_speech import Speech
+from ._routes_web import web_routes
 
 if TYPE_CHECKING:
     from ._door import Door
@@ -21,19 +22,20 @@ CHAT = "/v1/chat/completions"
 
 
 def routes(door: Door, chat_app: Any) -> list[Route]:
-    """Starlette routes. ``chat_app`` (ASGI) gets the chats that want no audio, untouched."""
+    """Starlette routes. ``chat_app`` (ASGI) gets the chats that want no audio, as they came; None: we answer all."""
     return [
         Route("/ready", Endpoint(Ready(door)), methods=["GET"], name="ready"),
         Route("/v1/omni/abort", Endpoint(Abort(door)), methods=["POST"], name="omni_abort"),
         Route("/v1/audio/speech", Endpoint(Speech(door)), methods=["POST"], name="speech"),
         Route(CHAT, AudioChat(door, chat_app), methods=["POST"], name="chat"),
+        *web_routes(door),
     ]
 
 
 def put_in_front(app: Any, door: Door) -> None:
     """Put them before the app's own routes: inside all its middleware (API keys, CORS, metrics)."""
     own = next((route for route in app.router.routes if getattr(route, "path", None) == CHAT), None)
-    app.router.routes[:0] = routes(door, _missing if own is None else _Own(own))
+    app.router.routes[:0] = routes(door, None if own is None else _Own(own))
 
 
 class _Own:
@@ -47,12 +49,3 @@ class _Own:
         assert match is Match.FULL, "our route has the same path and method"
         scope.update(more)
         await self._route.handle(scope, receive, send)
-
-
-async def _missing(scope: Message, receive: Receive, send: Send) -> None:
-    from starlette.responses import JSONResponse
-
-    from ._refusals import HttpError, document
-
-    refused = HttpError(404, "this pipeline answers no chats without audio")
-    await JSONResponse(document(refused), status_code=404)(scope, receive, send)

@@ -37,7 +37,7 @@ _UNIT = 6
 
 
 class AudioChat:
-    """An ASGI app in front of vLLM's own chat route."""
+    """An ASGI app in front of vLLM's own chat route; without one, for all chats."""
 
     def __init__(self, door: Door, chat_app: Any) -> None:
         self._door, self._chat_app = door, chat_app
@@ -47,19 +47,16 @@ class AudioChat:
 
         async def look(exchange: Exchange) -> None:
             body = await exchange.body(self._door.limits.body_bytes)
-            document = plain(body) if _MARK in body else None
-            if wants_audio(document):
-                await self._answer(document, exchange)
+            ours = self._chat_app is None
+            document = plain(body) if ours or _MARK in body else None
+            if ours or wants_audio(document):
+                await exchange.unless_gone(self._converse(document, exchange))
             else:
                 theirs.append(body)
 
         await Endpoint(look)(scope, receive, send)
         if theirs:
             await self._chat_app(scope, replay(theirs[0], receive), send)
-
-    async def _answer(self, document: Any, exchange: Exchange) -> None:
-        with self._door.keys.one(exchange.key):
-            await exchange.unless_gone(self._converse(document, exchange))
 
     async def _converse(self, document: Any, exchange: Exchange) -> None:
         chat = await read_chat(document, self._door)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ._http import Exchange
 
-__all__ = ["Abort", "Ready"]
+__all__ = ["Abort", "AbortBody", "Ready"]
 
 MAX_SUB_REQUESTS = 1024
 """vLLM's limit of prompts in one completion is the context; nobody has sent more than this."""
@@ -30,7 +30,7 @@ class Ready:
 
     async def __call__(self, exchange: Exchange) -> None:
         health = self.door.omni.health()
-        reason = "the server is stopping" if self.door.draining() or health is None else health.reason
+        reason = "the server is stopping" if health is None else health.reason
         stages = [
             {
                 "stage": stage.stage,
@@ -46,7 +46,9 @@ class Ready:
         await exchange.json(answer, status=200 if reason is None else 503, headers=headers)
 
 
-class _AbortBody(msgspec.Struct, forbid_unknown_fields=True):
+class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Whose end is wanted."""
+
     request_id: str
 
 
@@ -60,7 +62,7 @@ class Abort:
     door: Door
 
     async def __call__(self, exchange: Exchange) -> None:
-        asked: _AbortBody = decoded(await exchange.body(self.door.limits.body_bytes), _AbortBody)
+        asked: AbortBody = decoded(await exchange.body(self.door.limits.body_bytes), AbortBody)
         reports = await self._abort(asked.request_id)
         ended = [_ended(terminal) for report in reports for terminal in report.terminals]
         unconfirmed = [each.stage for report in reports for each in report.unconfirmed]

@@ -1,7 +1,7 @@
 """The server's life: bind, open the pipeline, build vLLM's app, serve, drain, close.
 
-vLLM's server is used as it is: its app, its state, its uvicorn. Three things are ours: the omni routes, put in front of
-its own; the stage's default sampling params as the server's; and signals, of which the second one counts too.
+vLLM's server is used as it is: its app (see ``_application``), its uvicorn. Ours are signals, of which the second one
+counts too.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ import attrs
 from omni_actors import RuntimeClosed, ShutdownReport, UsageError
 from omni_actors_asyncio import AsyncOmni
 
-from ._door import Door
+from ._application import application
 from ._options import ServeOptions, is_loopback, vllm_args
-from ._routes import put_in_front
 from ._signals import Signals
-from ._vllm_chat import VllmChats
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -31,7 +29,6 @@ __all__ = ["Served", "serve"]
 
 CLOSE_S = 5
 """For answers that are still being read when the engines are gone."""
-_DEFAULTS = ("repetition_penalty", "presence_penalty", "frequency_penalty", "temperature", "top_k", "top_p", "min_p")
 
 
 @attrs.frozen
@@ -70,7 +67,12 @@ class _Server:
     def __init__(self, options: ServeOptions, args: Namespace, address: str) -> None:
         self.options = options
         self._args, self._address = args, address
-        self._omni = AsyncOmni(options.spec, on_event=options.on_event)
+        self._omni = AsyncOmni(
+            options.spec,
+            on_event=options.on_event,
+            disable_log_stats=args.disable_log_stats,
+            served_model_name=(args.served_model_name or [None])[0],
+        )
         self._signals = Signals(self._hit)
         self._uvicorn: Any = None
         self._opening: asyncio.Future[Any] | None = None
@@ -101,21 +103,14 @@ class _Server:
         if self._opening.cancelled():
             return False
         self._opening.result()
-        if not hasattr(self._omni, "vllm_config"):
-            await self._omni.close(drain_s=0)
-            raise UsageError(f"pipeline {self.options.spec.name} has no vLLM stage that takes the prompt")
         return not self._signals.count
 
     async def _serve(self, sock: socket.socket) -> None:
-        from vllm.entrypoints.launchers.api_server.entry import build_app, get_uvicorn_log_config, init_app_state
+        from vllm.entrypoints.launchers.api_server.entry import get_uvicorn_log_config
         from vllm.entrypoints.launchers.launcher import serve_http
 
-        omni, args = self._omni, self._args
-        tasks = await omni.get_supported_tasks()
-        _use_stage_settings(omni, self.options, args)
-        app = build_app(args, tasks, omni.model_config)
-        await init_app_state(omni, app.state, args, tasks)
-        put_in_front(app, self._door(app))
+        args = self._args
+        app = await application(self._omni, self.options, args)
         self._wrap_lifespan(app)
         log_config = get_uvicorn_log_config(args)
         closing = await serve_http(
@@ -137,16 +132,6 @@ class _Server:
             **({} if log_config is None else {"log_config": log_config}),
         )
         await closing
-
-    def _door(self, app: Any) -> Door:
-        return Door(
-            omni=self._omni,
-            models=tuple(self._args.served_model_name or [self._args.model]),
-            makes_text=any(stage.output == "text" for stage in self.options.spec.stages),
-            limits=self.options.limits,
-            draining=lambda: self._drained is not None,
-            render=VllmChats(lambda: app.state.openai_serving_chat),
-        )
 
     def _wrap_lifespan(self, app: Any) -> None:
         """Inside it vLLM's signal handlers are installed, and its server object is there."""
@@ -180,11 +165,12 @@ class _Server:
         elif count == 1:
             self.options.say("stopping: finishing what is running (again: stop now)")
             # The server answers on until the engines are gone: each request has its end by then.
+            self._omni.request_close()
             self._drained = asyncio.ensure_future(self._omni.close())
             self._drained.add_done_callback(self._exit)
         else:
             self.options.say("stopping now")
-            self._omni._bridge.request_close(drain_s=0, abort_s=0, stop_s=0)
+            self._omni.request_close(drain_s=0, abort_s=0, stop_s=0)
 
     def _exit(self, drained: asyncio.Future[ShutdownReport]) -> None:
         if not drained.cancelled():
@@ -217,15 +203,3 @@ def _try_address(args: Namespace) -> None:
         with socket.socket(family, socket.SOCK_STREAM) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             sock.bind((args.host, args.port))
-
-
-def _use_stage_settings(omni: AsyncOmni, options: ServeOptions, args: Namespace) -> None:
-    """vLLM's server fills what a client leaves out from the model's generation config; the stage's params go first.
-
-    It looks for the reasoning parser in its own arguments; here it is one of the stage's engine arguments.
-    """
-    args.structured_outputs_config = omni.vllm_config.structured_outputs_config
-    front = options.spec.stage(omni._front or "")
-    defaults = {name: front.params[name] for name in _DEFAULTS if name in front.params}
-    config = omni.model_config
-    config.override_generation_config = {**defaults, **config.override_generation_config}

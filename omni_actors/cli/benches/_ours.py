@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from omni_actors.config import PipelineSpec
     from omni_actors.runtime import OmniRuntime, World
 
-__all__ = ["main"]
+__all__ = ["Host", "main"]
 
 
 def main() -> None:
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 async def _serve(bench: str, folder: Path, channel: TextIO) -> None:
-    host = _Host(folder)
+    host = Host(folder)
     async with open_omni(pipeline(bench), world=host.world) as omni:
         sampling = _sampling() if bench == "engine" else None
         channel.write('"ready"\n')
@@ -46,7 +46,7 @@ async def _serve(bench: str, folder: Path, channel: TextIO) -> None:
             channel.write(msgspec.json.encode(result).decode() + "\n")
 
 
-class _Host:
+class Host:
     """Makes the shared world and keeps its launcher in sight: the reaper's CPU time is ours."""
 
     def __init__(self, folder: Path) -> None:
@@ -81,7 +81,7 @@ def _sampling() -> Any:
     return SamplingParams(**PARAMS, output_kind=RequestOutputKind.DELTA)
 
 
-async def _round(omni: OmniRuntime, job: Job, sampling: Any, host: _Host) -> Round:
+async def _round(omni: OmniRuntime, job: Job, sampling: Any, host: Host) -> Round:
     texts = prompts(job.first + job.requests)[job.first :]
     answers: list[Answer | None] = [None] * len(texts)
     numbers = iter(range(len(texts)))

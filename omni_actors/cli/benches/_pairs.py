@@ -13,7 +13,7 @@ import sys
 import tempfile
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import attrs
 import msgspec
@@ -106,12 +106,19 @@ class _FrontEnd:
             self._process.kill()
 
 
+class Side(Protocol):
+    """What is measured: a job in, a round out."""
+
+    async def run(self, job: Job) -> Round:
+        """Raises OmniError, ``trio.TooSlowError``."""
+
+
 @attrs.frozen
 class Pair:
-    """Both front-ends, ready."""
+    """Both sides, ready."""
 
-    ours: _FrontEnd
-    reference: _FrontEnd
+    ours: Side
+    reference: Side
 
     async def run(self, job: Job, into: Measured, *, ours_first: bool) -> None:
         """One pair of rounds."""
@@ -120,28 +127,35 @@ class Pair:
             rounds.append(await front_end.run(job))
 
 
+OURS = "omni_actors.cli.benches._ours"
+REFERENCE = "omni_actors.cli.benches._reference"
+
+
 @asynccontextmanager
-async def open_pair(bench: str) -> AsyncIterator[Pair]:
-    """Start the engines and both front-ends. Raises OmniError, ``trio.TooSlowError``; leaves nothing behind."""
+async def open_pair(bench: str, *, ours: str = OURS) -> AsyncIterator[Pair]:
+    """Start the engines and both front-ends; ``ours`` is the module that is run for ours, and starts the engines.
+
+    Raises OmniError, ``trio.TooSlowError``; leaves nothing behind.
+    """
     with tempfile.TemporaryDirectory(prefix="omni-bench-") as name:
         folder = Path(name)
-        ours, reference = [await _spawn(program, bench, folder) for program in ("_ours", "_reference")]
+        mine, other = [await _spawn(program, bench, folder) for program in (ours, REFERENCE)]
         try:
-            for each in (ours, reference):
+            for each in (mine, other):
                 await each.ready()
-            yield Pair(ours, reference)
+            yield Pair(mine, other)
         finally:
-            await reference.stop()
-            await ours.stop()
+            await other.stop()
+            await mine.stop()
 
 
 async def _spawn(program: str, bench: str, folder: Path) -> _FrontEnd:
     # Both get the same environment: what vLLM reads of it on the host's side must not differ.
     environment = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    errors = folder / f"{program}.err"
+    errors = folder / f"{program.rpartition('.')[2]}.err"
     with errors.open("wb") as stderr:
         process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", f"omni_actors.cli.benches.{program}", bench, str(folder)],
+            [sys.executable, "-m", program, bench, str(folder)],
             stdin=-1,
             stdout=-1,
             stderr=stderr,

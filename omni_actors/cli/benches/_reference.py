@@ -3,6 +3,7 @@
 vLLM's AsyncLLM on uvloop, as its users would run it at its best: no statistics, a frozen heap, the prompt rendered as
 its docstring advises, and in a chain intermediate stages that neither stream nor detokenize. Attaches itself to the
 engines that ``_ours`` has started. This is the one place in the package that runs on another event loop than trio.
+``run_rounds`` is the client of both when AsyncOmni is measured: it runs on any of vLLM's EngineClients.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, own_channe
 from omni_actors.stages.vllm._frontend import engine_args
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from omni_actors.config import StageSpec
 
-__all__ = ["main"]
+__all__ = ["main", "run_rounds"]
 
 
 def main() -> None:
@@ -34,16 +37,27 @@ def main() -> None:
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:
+    llms = [_attached(stage, folder) for stage in pipeline(bench).stages]
+    await run_rounds(loop, llms, channel)
+    for llm in llms:
+        llm.shutdown()
+
+
+async def run_rounds(
+    loop: Any, llms: list[Any], channel: TextIO, cpu_s: Callable[[], float] = time.process_time
+) -> None:
+    """One round per ``Job`` line on stdin, until it ends. ``llms``: vLLM EngineClients. ``cpu_s``: the host's so far.
+
+    Waits without a deadline: the benchmark decides when the next round begins.
+    """
     from vllm.utils.gc_utils import freeze_gc_heap
 
-    chain = _Chain([_attached(stage, folder) for stage in pipeline(bench).stages])
+    chain = _Chain(llms)
     freeze_gc_heap()
     channel.write('"ready"\n')
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        result = await _round(loop, chain, msgspec.json.decode(line, type=Job))
+        result = await _round(loop, chain, msgspec.json.decode(line, type=Job), cpu_s)
         channel.write(msgspec.json.encode(result).decode() + "\n")
-    for llm in chain.llms:
-        llm.shutdown()
 
 
 def _attached(stage: StageSpec, folder: Path) -> Any:
@@ -96,7 +110,7 @@ class _Chain:
         return Answer("".join(pieces), tokens, first_at - began_at, time.perf_counter() - began_at)
 
 
-async def _round(loop: Any, chain: _Chain, job: Job) -> Round:
+async def _round(loop: Any, chain: _Chain, job: Job, cpu_s: Callable[[], float]) -> Round:
     texts = prompts(job.first + job.requests)[job.first :]
     answers: list[Answer | None] = [None] * len(texts)
     numbers = iter(range(len(texts)))
@@ -105,11 +119,11 @@ async def _round(loop: Any, chain: _Chain, job: Job) -> Round:
         for number in numbers:
             answers[number] = await chain.answer(texts[number], f"reference-{number}")
 
-    began_at, began_cpu_s = time.perf_counter(), time.process_time()
+    began_at, began_cpu_s = time.perf_counter(), cpu_s()
     for task in [loop.create_task(worker()) for _ in range(job.concurrent)]:
         await task
-    wall_s, cpu_s = time.perf_counter() - began_at, time.process_time() - began_cpu_s
-    return Round(wall_s, cpu_s, [answer for answer in answers if answer is not None])
+    wall_s, used_s = time.perf_counter() - began_at, cpu_s() - began_cpu_s
+    return Round(wall_s, used_s, [answer for answer in answers if answer is not None])
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""Pairs of rounds to metrics: what a round measures, and ratios under the names of BENCH.md (``rps_ratio_8``)."""
+"""Pairs of rounds to metrics, under the names of BENCH.md: ratios (``rps_ratio_8``) and what is added to a latency
+(``ttft_added_ms_1``).
+"""
 
 from __future__ import annotations
 
+import operator
 import statistics
 from typing import TYPE_CHECKING
 
 from omni_actors.cli._bench import BenchResult
-from omni_actors.cli.benches._ratio import few_pairs_note, pair_ratio
+from omni_actors.cli.benches._ratio import few_pairs_note, interval
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,16 +45,21 @@ _MEASURES: Mapping[str, tuple[str, Callable[[Round], float]]] = {
 }
 
 
+_COMPARISONS: Mapping[str, Callable[[float, float], float]] = {"ratio": operator.truediv, "added": operator.sub}
+
+
 def compared(found: Mapping[int, Measured], bounds: Mapping[str, Bound | None], notes: tuple[str, ...]) -> BenchResult:
-    """One ratio per name in ``bounds`` (``MEASURE_ratio_CONCURRENCY``); both sides' medians beside it."""
+    """One comparison per name in ``bounds``, ``MEASURE_ratio_CONCURRENCY`` or ``MEASURE_added_ms_CONCURRENCY``; both
+    sides' medians beside it.
+    """
     metrics: dict[str, float] = {}
     samples: dict[str, list[float]] = {}
     for name in bounds:
-        measure, _, concurrent = name.split("_")
+        measure, how, *_, concurrent = name.split("_")
         unit, of = _MEASURES[measure]
         ours, reference = found[int(concurrent)].values(of)
-        metrics |= pair_ratio(ours, reference).metrics(name)
-        samples[name] = [mine / other for mine, other in zip(ours, reference, strict=True)]
+        samples[name] = list(map(_COMPARISONS[how], ours, reference))
+        metrics |= interval(samples[name]).metrics(name)
         for whose, values in (("ours", ours), ("reference", reference)):
             samples[f"{unit}_{concurrent}_{whose}"] = values
             metrics[f"{unit}_{concurrent}_{whose}"] = statistics.median(values)

@@ -190,6 +190,10 @@ class StageDiffusionClient:
             self._owe()
             self._wake()
 
+    def extend(self, work: Work) -> None:
+        """Raises InvalidRequest: a Submit on this wire is the whole of a lease's input."""
+        raise InvalidRequest("this stage takes its input whole, not as a stream of pieces", **self._where)
+
     def abort(self, keys: Iterable[str]) -> None:
         """Forget these leases. What never left is Released at once; all others of this scheduler pass are one Abort."""
         for key in keys:
@@ -249,6 +253,11 @@ class StageDiffusionClient:
             finally:
                 self._calls.forget(pending)
                 self._owe()
+
+    def tell(self, method: str, *args: Any) -> None:
+        """A call whose answer nobody waits for. Raises QueueFull, and what ``encode`` raises for its arguments."""
+        with self._calls.pending(method, math.inf) as nobodys:
+            self._say(wire.Call(nobodys.id, method, list(args)))
 
     def ping(self) -> None:
         """Ask the engine's I/O thread for a Heartbeat. Owed until answered."""

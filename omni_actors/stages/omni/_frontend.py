@@ -58,8 +58,11 @@ class OmniFrontend:
                 options: Mapping[str, Any] | None = None) -> list[Work]:  # fmt: skip
         """One Work per key, its body a Submit that is known to be encodable and aliases nothing of the caller's.
 
-        Raises InvalidRequest. ``options`` are for other kinds of engine and ignored.
+        Raises InvalidRequest. ``options`` are for other kinds of engine and ignored, but for ``resumable``: an engine
+        of this kind takes its input whole.
         """
+        if (options or {}).get("resumable"):
+            raise self._invalid("it takes its input whole, not as a stream of pieces")
         self.check(prompt, params)
         merged = {name: value for name, value in self._merged(params).items() if name != "n"}
         prompt, merged = self._snapshot(prompt), self._snapshot(merged)

@@ -57,6 +57,7 @@ class StageEngineCoreClient:
         self._owed_watchers: list[Callable[[], None]] = []
         self._aborts, self._aside = trio.Event(), trio.Event()
         self._undelivered: list[Event] = []
+        self._pieces: dict[str, list[str]] = {}  # of live leases, the tags of what followed their first ADD
 
     @property
     def addresses(self) -> Mapping[str, str]:
@@ -125,6 +126,8 @@ class StageEngineCoreClient:
         self._handshake_socket.close()
         await frontend_made()
         self._begin(machine)
+        for method in self._frontend().asks:
+            self._frontend().answered(method, await self._ask(method))
 
     def _machine(self) -> Handshake:
         """Where the engine is told to connect."""
@@ -133,8 +136,24 @@ class StageEngineCoreClient:
     def _begin(self, machine: Handshake) -> None:
         frontend = self._frontend()
         frontend.engine_ready(machine.response, generation=self._generation)
-        self._conversation = Conversation(frontend.codec(), frontend.processor(), frontend.data_missing, self._where)
+        meter = frontend.meter(self._where["replica"])
+        self._conversation = Conversation(
+            frontend.codec(), frontend.processor(meter), frontend.data_missing, self._where, meter
+        )
         self._last_heard = trio.current_time()
+
+    async def _ask(self, method: str) -> Any:
+        """A call before serving begins; its deadline is the start's. Raises ProtocolError, EngineDead."""
+        call = PendingCall(lambda: None, math.inf)
+        call_id, frames = self._talk.call(method, (), call)
+        self._input.send((ENGINE_IDENTITY, *frames))
+        while self._talk.awaits(call_id):
+            self._talk.apply(await self._output.receive())
+            if self._talk.verdict is not None:
+                raise self._talk.verdict
+        if call.error is not None:
+            raise ProtocolError(call.error.message, **self._where)
+        return call.result
 
     async def serve(self, emit: Emit) -> None:
         """Run until cancelled. Raises EngineDead (``sentinel``), ProtocolError, or what ``emit`` raised."""
@@ -189,6 +208,8 @@ class StageEngineCoreClient:
         while True:
             await self._aborts.wait()
             self._aborts = trio.Event()
+            for key in self._talk.doomed:
+                self._unsend_pieces(key)
             if self._talk.doomed and not all(map(self._send_urgent, self._talk.take_aborts())):
                 # Whoever fills the queue is owed an answer as well; when it comes, this is tried again.
                 self._talk.unsend_probe()
@@ -229,12 +250,38 @@ class StageEngineCoreClient:
         except _GONE:
             pass  # the engine is gone: the verdict over its generation fails this lease with the others
 
+    def extend(self, work: Work) -> None:
+        """Send the next piece of a live lease's input. Raises InvalidRequest, or EngineRejected for a full queue."""
+        frames = self._talk.extend(work)
+        if self._talk.doomed:
+            self._aborts.set()
+        if self._talk.events:
+            self._aside.set()
+        if self._talk.owes:
+            self._incur_debt()
+        if frames is None:
+            return
+        tags = self._pieces.setdefault(work.key, [])
+        tags.append(f"{work.key}+{len(tags) + 1}")
+        try:
+            self._input.send((ENGINE_IDENTITY, *frames), tag=tags[-1])
+        except QueueFull as error:
+            raise self._full(error) from error
+        except _GONE:
+            pass  # as for ``submit``
+
+    def _unsend_pieces(self, key: str) -> None:
+        """No piece may follow an ABORT: the engine would take it for a new request."""
+        for tag in self._pieces.pop(key, ()):
+            self._input.unsend(tag)
+
     def _full(self, error: QueueFull) -> EngineRejected:
         return EngineRejected(f"{self._name}: the engine does not take its work in: {error}", **self._where)
 
     def abort(self, keys: Iterable[str]) -> None:
         """Doom these leases; each gets one Released. Unknown keys are ignored."""
         for key in self._talk.abort(keys):
+            self._unsend_pieces(key)
             if self._input.unsend(key):
                 self._withdraw(key)
         if self._talk.doomed:
@@ -271,6 +318,17 @@ class StageEngineCoreClient:
             raise call.error
         return call.result
 
+    def tell(self, method: str, *args: Any) -> None:
+        """One call whose answer nobody waits for. Raises InvalidRequest, or EngineRejected for a full queue."""
+        frames = self._talk.tell(method, args)
+        self._incur_debt()
+        try:
+            self._input.send((ENGINE_IDENTITY, *frames))
+        except QueueFull as error:
+            raise self._full(error) from error
+        except _GONE:
+            pass  # as for ``submit``
+
     def ping(self) -> None:
         """A probe nobody waits for; none is sent while one is under way."""
         if (frames := self._talk.ping()) is not None:
@@ -284,6 +342,7 @@ class StageEngineCoreClient:
             socket.close()
         if self._conversation is not None:
             self._conversation.fail_calls(EngineDead(f"{self._name}: the engine is gone", **self._where))
+            self._conversation.meter.close()
 
     def _send_urgent(self, frames: Sequence[Any]) -> bool:
         """False if the queue is full. To an engine that is gone all is sent: the detectors' verdict answers."""

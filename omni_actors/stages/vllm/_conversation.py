@@ -7,6 +7,9 @@ This is the only owner of a generation's leases. Messages in, events out; work i
 - A barrier is one side-effect-free call queued behind an ABORT: its answer, whatever it says, confirms every ABORT
   before it. All keys doomed since the last one share it.
 - Each lease ends exactly once (I11): produced as finished and released, released, or failed.
+- A lease whose input comes in pieces (``Work.resumable``) is one lease, with an ADD per piece. Between two pieces the
+  engine rests and owes nothing. However it ends, an ABORT and its barrier follow: a piece may still be on its way, and
+  the engine, which does not know the key any more, would take it for a new request.
 
 Leases whose text somebody reads go through a TextProcessor; the others are lists of token ids and never meet one.
 """
@@ -19,14 +22,15 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import EngineDead, EngineRejected, OmniError, ProtocolError
-from omni_actors.lifecycle.events import Event, LeaseFailed, Produced, Released, TextChunk
+from omni_actors.lifecycle.events import Event, LeaseFailed, Payload, Produced, Released, TensorChunk, TextChunk
 from omni_actors.wire.vllm.codec import FINISH_ABORT, FINISH_ERROR, rejection
+from omni_actors.wire.vllm.meter import Unmetered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from omni_actors.stages._interface import Work
-    from omni_actors.wire.vllm import CoreCodec, TextProcessor
+    from omni_actors.wire.vllm import CoreCodec, Meter, TextProcessor
 
 __all__ = ["Conversation", "PendingCall"]
 
@@ -36,30 +40,56 @@ _PROBE = "is_sleeping"
 
 
 class _Lease:
-    """One live lease, and its processor's sink. ``tokens``: those not yet produced; None: the processor has them."""
+    """One live lease, and its processor's sink. ``tokens``: those not yet produced; None: the processor has them.
 
-    __slots__ = ("done", "key", "owner", "prompt_tokens", "stream", "tokens")
+    ``pieces``: of its input, those whose end the engine has not told yet; None for a lease whose input came whole.
+    ``reason``: how the last of them ended.
+    """
+
+    __slots__ = ("done", "key", "owner", "pieces", "prompt_tokens", "reason", "stream", "tokens")
 
     def __init__(self, owner: Conversation, work: Work, prompt_tokens: int, *, raw: bool) -> None:
         self.owner, self.key, self.stream, self.prompt_tokens = owner, work.key, work.stream, prompt_tokens
         self.tokens: list[int] | None = [] if raw else None
+        self.pieces: int | None = 1 if work.resumable else None
+        self.reason: str | None = None
         self.done = False
 
     def put(self, output: Any) -> None:
-        """One RequestOutput, from within ``TextProcessor.process``."""
-        choice, finished = output.outputs[0], output.finished
-        chunk = TextChunk(
+        """One RequestOutput or PoolingRequestOutput, from within the ``TextProcessor``."""
+        finished, payload = output.finished, self._payload(output)
+        released = finished and self.done and self.pieces is None
+        self.owner.events.append(Produced(self.key, payload, finished, released))
+        if finished:
+            self.owner.end(self, payload.finish_reason or "stop")
+
+    def _payload(self, output: Any) -> Payload:
+        choices = output.outputs
+        if type(choices) is not list:
+            meta = {"prompt_token_ids": output.prompt_token_ids, "cached_tokens": output.num_cached_tokens}
+            return TensorChunk(
+                tensors={"pooled": choices.data}, meta=meta, finish_reason="stop", prompt_tokens=self.prompt_tokens
+            )
+        if not choices:
+            return TextChunk(finish_reason=self.reason, prompt_tokens=self.prompt_tokens)
+        choice = choices[0]
+        if self.pieces is not None and choice.finish_reason is not None:
+            self._piece_ended(choice.finish_reason)
+        return TextChunk(
             text=choice.text,
             token_ids=choice.token_ids,
             logprobs=choice.logprobs,
-            finish_reason=choice.finish_reason,
+            finish_reason=choice.finish_reason if output.finished else None,
             stop_reason=choice.stop_reason,
             prompt_tokens=self.prompt_tokens,
             native=output,
         )
-        self.owner.events.append(Produced(self.key, chunk, finished, finished and self.done))
-        if finished:
-            del self.owner.live[self.key]
+
+    def _piece_ended(self, reason: str) -> None:
+        assert self.pieces, "the engine ended a piece that it was not given"
+        self.reason, self.pieces = reason, self.pieces - 1
+        if not self.pieces:
+            self.owner.resting.add(self.key)
 
     def put_text(self, text: str, token_ids: list[int]) -> None:
         """New text that is not the last, from within ``TextProcessor.process``."""
@@ -82,6 +112,7 @@ class _Lease:
                 prompt_tokens=self.prompt_tokens,
             )
             del self.owner.live[self.key]
+            self.owner.meter.finished(self.key, _FINISH_REASONS[reason])
             self._produce(chunk, last=True)
 
     def _produce(self, chunk: TextChunk, *, last: bool) -> None:
@@ -114,10 +145,13 @@ class Conversation:
         processor: TextProcessor,
         missing: Callable[[Sequence[str]], None],
         where: Mapping[str, Any],
+        meter: Meter | None = None,
     ) -> None:
         self.events: list[Event] = []
         self.live: dict[str, _Lease] = {}
+        self.resting: set[str] = set()  # of those, the ones that wait for the next piece of their input
         self.verdict: OmniError | None = None
+        self.meter: Meter = meter if meter is not None else Unmetered()
         self._codec, self._processor, self._missing, self._where = codec, processor, missing, where
         self._name = f"{where['stage']}/{where['replica']}"
         self._releasing: set[str] = set()
@@ -131,7 +165,7 @@ class Conversation:
     @property
     def owes(self) -> bool:
         """Whether the engine owes an answer of any kind."""
-        return bool(self.live or self._calls or self._doomed)
+        return len(self.live) > len(self.resting) or bool(self._calls or self._doomed)
 
     @property
     def probing(self) -> bool:
@@ -158,23 +192,56 @@ class Conversation:
         except OmniError as error:
             self.events.append(LeaseFailed(work.key, error))
             return None
-        raw = not (work.text or self._codec.needs_text(work.body))
+        raw = not (work.text or work.resumable or self._codec.needs_text(work.body))
+        self.meter.add(work.body)
         lease = _Lease(self, work, self._codec.prompt_tokens(work.body), raw=raw)
         if not raw:
-            self._processor.add(work.body, work.index, lease)
+            self._processor.add(work.body, work.index, lease, work.prompt)
         self.live[work.key] = lease
         return frames
+
+    def extend(self, work: Work) -> list[Any] | None:
+        """The next piece of a live lease's input; the frames of its ADD. None: the lease has ended, or ends hereby.
+
+        The last piece, which is not ``resumable``, has no content. Raises InvalidRequest if it cannot be encoded.
+        """
+        lease = self.live.get(work.key)
+        if lease is None:
+            return None
+        assert lease.pieces is not None, work.key
+        frames = self._codec.encode_add(work.body)
+        if work.resumable:
+            self.meter.add(work.body)
+            lease.prompt_tokens += self._codec.prompt_tokens(work.body)
+            lease.pieces += 1
+            self.resting.discard(work.key)
+        self._processor.add(work.body, work.index, lease, work.prompt)
+        return frames if work.key in self.live else None
+
+    def end(self, lease: _Lease, reason: str) -> None:
+        """It has made its last output."""
+        self._forget_live(lease.key)
+        self.meter.finished(lease.key, reason)
+        if lease.pieces is not None:
+            self._doom([lease.key])
+
+    def _forget_live(self, key: str) -> _Lease | None:
+        self.resting.discard(key)
+        return self.live.pop(key, None)
 
     def abort(self, keys: Iterable[str]) -> list[str]:
         """Silence these leases and doom them; those of ``keys`` that were live. Aborts go out with ``take_aborts``."""
         known = [key for key in dict.fromkeys(keys) if key in self.live]
-        self._processor.drop([key for key in known if self.live.pop(key).tokens is None])
+        self.meter.drop(known)
+        leases = [self._forget_live(key) for key in known]
+        self._processor.drop([lease.key for lease in leases if lease is not None and lease.tokens is None])
         self._doom(known)
         return known
 
     def withdraw(self, key: str, error: OmniError | None = None) -> None:
         """This lease's ADD never left: it is released (or failed) at once, without a barrier."""
-        if (lease := self.live.pop(key, None)) is not None and lease.tokens is None:
+        self.meter.drop([key])
+        if (lease := self._forget_live(key)) is not None and lease.tokens is None:
             self._processor.drop([key])
         if key in self._releasing:
             self._releasing.remove(key)
@@ -186,9 +253,9 @@ class Conversation:
         self._doomed += keys
 
     @property
-    def doomed(self) -> bool:
-        """Whether aborts wait to be sent."""
-        return bool(self._doomed)
+    def doomed(self) -> Sequence[str]:
+        """The leases whose aborts wait to be sent."""
+        return self._doomed
 
     def take_aborts(self) -> list[list[Any]]:
         """One ABORT for all doomed leases and its barrier: two messages, to be sent in this order."""
@@ -206,9 +273,17 @@ class Conversation:
         return None if self.probing else self._probe(())
 
     def _probe(self, keys: tuple[str, ...]) -> list[Any]:
+        return self._ask(_PROBE, (), keys)
+
+    def tell(self, method: str, args: Sequence[Any]) -> list[Any]:
+        """A call whose answer, which is owed like any other, nobody waits for. Raises InvalidRequest like ``call``."""
+        return self._ask(method, args, ())
+
+    def _ask(self, method: str, args: Sequence[Any], keys: tuple[str, ...]) -> list[Any]:
         call_id = next(self._call_ids)
+        frames = self._codec.encode_utility(call_id, method, args)
         self._calls[call_id] = keys
-        return self._codec.encode_utility(call_id, _PROBE, ())
+        return frames
 
     def call(self, method: str, args: Sequence[Any], call: PendingCall) -> tuple[int, list[Any]]:
         """A call for somebody: its id and its frames. Raises InvalidRequest for arguments that do not encode."""
@@ -217,12 +292,16 @@ class Conversation:
         self._calls[call_id] = call
         return call_id, frames
 
+    def awaits(self, call_id: int) -> bool:
+        """Whether this call has no answer yet."""
+        return call_id in self._calls
+
     def forget(self, call_id: int) -> None:
         """Nobody waits for this call any more; a late answer is ignored."""
         self._calls.pop(call_id, None)
 
     def fail_calls(self, error: OmniError) -> None:
-        """The end of the conversation: whoever waits for a call gets ``error``."""
+        """The end of the conversation: whoever waits for a call gets ``error``. Idempotent."""
         calls, self._calls = self._calls, {}
         for call in calls.values():
             if isinstance(call, PendingCall):
@@ -268,12 +347,15 @@ class Conversation:
             self._step = None
         if outputs:
             self._apply_outputs(outputs, step)
+        if last:
+            self.meter.end(step)
         if last and step.utility_output is not None:
             self._apply_answer(step.utility_output)
         return len(outputs) or 1
 
     def _apply_outputs(self, outputs: Sequence[Any], step: Any) -> None:
         live, texts = self.live, []
+        self.meter.count(outputs, step.timestamp)
         for output in outputs:
             lease = live.get(output.request_id)
             if lease is None:
@@ -293,7 +375,7 @@ class Conversation:
 
     def _reject(self, lease: _Lease, output: Any) -> None:
         """The engine ended it unasked, so it holds nothing for it and the others are not concerned."""
-        del self.live[lease.key]
+        self.end(lease, _FINISH_REASONS[output.finish_reason])
         if lease.tokens is None:
             self._processor.drop([lease.key])
         if output.mm_cache_miss_hashes:

@@ -17,7 +17,7 @@ from omni_actors.stages._interface import Frontend, Launch
 from omni_actors.stages._process import device_env
 
 from ._client import StageEngineCoreClient
-from ._known import known_engine_args, known_sampling_params, vllm_folder
+from ._known import known_engine_args, known_pooling_params, known_sampling_params, vllm_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,15 +42,16 @@ class VllmKind:
     slow_frontend = True
 
     def check(self, spec: StageSpec) -> None:
-        """Raises ConfigError for a missing model folder, an unknown engine argument, an unknown sampling param."""
+        """Raises ConfigError for a missing model folder, an unknown engine argument or parameter."""
         if vllm_folder() is None:
             hint = "install omni-actors[vllm], or omni-actors[cpu] for a machine without a GPU"
             raise ConfigError("vLLM is not installed", path=f"stages.{spec.name}.engine", hint=hint, stage=spec.name)
         _check_model(spec)
+        params = known_pooling_params() if spec.engine_args.get("runner") == "pooling" else known_sampling_params()
         for field, given, known in (
             ("engine_args", spec.engine_args, known_engine_args()),
-            ("params", spec.params, known_sampling_params()),
-            ("fixed_params", spec.fixed_params, known_sampling_params()),
+            ("params", spec.params, params),
+            ("fixed_params", spec.fixed_params, params),
         ):
             for name in sorted(given.keys() - known if known else ()):
                 path, hint = f"stages.{spec.name}.{field}.{name}", did_you_mean(name, known)
@@ -77,14 +78,14 @@ class VllmKind:
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """``engines.core_proc`` with the engine arguments as data. Raises ConfigError if they are not plain data."""
-        from ._frontend import engine_args
+        from ._frontend import engine_args, log_stats
 
         environment = _environment(spec)
         payload = {
             "env": environment,
             "engine_args": engine_args(spec),
             "handshake": addresses["handshake"],
-            "log_stats": False,
+            "log_stats": log_stats(spec),
         }
         return Launch(
             stage=spec.name,

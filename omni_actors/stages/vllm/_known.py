@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["known_engine_args", "known_sampling_params", "vllm_folder"]
+__all__ = ["known_engine_args", "known_pooling_params", "known_sampling_params", "vllm_folder"]
 
 
 @cache
@@ -31,6 +31,12 @@ def known_engine_args() -> frozenset[str]:
 def known_sampling_params() -> frozenset[str]:
     """The public fields of SamplingParams. Empty if vLLM is not installed or is laid out otherwise."""
     return _fields("sampling_params.py", ("SamplingParams",))
+
+
+@cache
+def known_pooling_params() -> frozenset[str]:
+    """The fields of PoolingParams. Empty if vLLM is not installed or is laid out otherwise."""
+    return _fields("pooling_params.py", ("PoolingParams",))
 
 
 def _fields(file: str, classes: tuple[str, ...]) -> frozenset[str]:

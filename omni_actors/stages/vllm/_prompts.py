@@ -27,14 +27,14 @@ def is_chat(prompt: Any) -> bool:
     return isinstance(prompt, list) and bool(prompt) and isinstance(prompt[0], Mapping) and "role" in prompt[0]
 
 
-def check_prompt(stage: str, prompt: Any, max_model_len: int) -> None:
-    """Raise InvalidRequest for a prompt that is none, is empty, or has too many token ids. Microseconds."""
+def check_prompt(stage: str, prompt: Any, max_model_len: int, *, room: int = 1) -> None:
+    """Raise InvalidRequest for a prompt that is none, is empty, or leaves less than ``room`` tokens. Microseconds."""
     if isinstance(prompt, Mapping):
         key = next((key for key in _PROMPT_KEYS if key in prompt), None)
         if key is None:
             raise _invalid(stage, f"a prompt dict has one of {', '.join(_PROMPT_KEYS[:3])}; got {sorted(prompt)[:8]}")
         if key in ("prompt_token_ids", "prompt"):
-            check_prompt(stage, prompt[key], max_model_len)
+            check_prompt(stage, prompt[key], max_model_len, room=room)
         return
     if not isinstance(prompt, str | list | tuple):
         kind = type(prompt).__name__
@@ -45,10 +45,9 @@ def check_prompt(stage: str, prompt: Any, max_model_len: int) -> None:
         return
     if type(prompt[0]) is not int:
         raise _invalid(stage, f"token ids are whole numbers, not {type(prompt[0]).__name__}")
-    if len(prompt) >= max_model_len:
-        raise _invalid(
-            stage, f"the prompt's {len(prompt)} tokens leave no room to answer: the limit is {max_model_len} in all"
-        )
+    if len(prompt) > max_model_len - room:
+        what = "leave no room to answer" if room else "are too many"
+        raise _invalid(stage, f"the prompt's {len(prompt)} tokens {what}: the limit is {max_model_len} in all")
 
 
 def _invalid(stage: str, words: str) -> InvalidRequest:
@@ -71,7 +70,8 @@ class PromptRenderer:
         if isinstance(prompt, str):
             return len(prompt) > _HEAVY_CHARS or self._lock.locked()
         if isinstance(prompt, Mapping):
-            if (tokens := _only_tokens(prompt)) is not None:
+            tokens = prompt["prompt_token_ids"] if prompt.get("type") == "token" else _only_tokens(prompt)
+            if tokens is not None:
                 return len(tokens) > _HEAVY_TOKENS
             return "prompt" not in prompt or len(prompt) > 1 or self.heavy(prompt["prompt"])
         if is_chat(prompt):

@@ -3,6 +3,16 @@
 from __future__ import annotations
 
 from .handshake import Handshake, Phase, ReadyResponse
-from .interface import CoreCodec, Sink, StepOutput, StepOutputs, TextProcessor
+from .interface import CoreCodec, Meter, Sink, StepOutput, StepOutputs, TextProcessor
 
-__all__ = ["CoreCodec", "Handshake", "Phase", "ReadyResponse", "Sink", "StepOutput", "StepOutputs", "TextProcessor"]
+__all__ = [
+    "CoreCodec",
+    "Handshake",
+    "Meter",
+    "Phase",
+    "ReadyResponse",
+    "Sink",
+    "StepOutput",
+    "StepOutputs",
+    "TextProcessor",
+]

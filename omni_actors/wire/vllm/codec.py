@@ -1,8 +1,8 @@
-"""The one file that depends on vLLM's version: its structs, its processors, and where their signatures differ.
+"""The file that depends on vLLM's version (with ``meter``): its structs, its processors, where their signatures differ.
 
 Frames are made and read with the installed vLLM's own classes (they are positional arrays that only ever grew at their
-end, 0.30 to 0.33), so nothing here lists their fields. What differs by version: 0.30's ``process_outputs`` knows no
-``weight_version``, ``process_inputs`` knows ``kv_hints`` from 0.32 on, and an output carries ``error`` from 0.33 on.
+end, 0.30 to 0.33), so nothing here lists their fields. What differs by version: ``process_outputs`` knows
+``weight_version`` from 0.32 on, ``process_inputs`` ``kv_hints`` from 0.31 on, an output carries ``error`` from 0.33 on.
 vLLM is imported inside functions only: this module costs nothing until an engine of this kind is used.
 """
 
@@ -101,10 +101,11 @@ class EngineCoreText:
 
     A *plain* request (DELTA, no stop strings, no log probabilities) meets the processor with its first and its last
     output. Those in between go to vLLM's detokenizer directly: a RequestOutput would cost as much as all else that we
-    do for a token, and carry nothing more than text and tokens.
+    do for a token, and carry nothing more than text and tokens. ``stats`` finds a request's RequestStateStats by its
+    key: its outputs' ``metrics``.
     """
 
-    def __init__(self, tokenizer: Any, *, stream_interval: int = 1) -> None:
+    def __init__(self, tokenizer: Any, *, stream_interval: int = 1, stats: Callable[[str], Any] | None = None) -> None:
         from vllm.v1.engine import EngineCoreOutput
         from vllm.v1.engine.output_processor import OutputProcessor
 
@@ -113,12 +114,19 @@ class EngineCoreText:
         self._shortcuts = stream_interval == 1 and _KNOWN_OUTPUT.issuperset(EngineCoreOutput.__struct_fields__)
         self._sampling_masks = "new_sampling_mask" in EngineCoreOutput.__struct_fields__
         self._plain: dict[str, _Plain] = {}
+        self._stats = stats
 
-    def add(self, body: Any, index: int, sink: Sink) -> None:
+    def add(self, body: Any, index: int, sink: Sink, prompt: str | None = None) -> None:
         """``index`` becomes the index of the CompletionOutput; ``sink`` gets one RequestOutput per put."""
-        self._processor.add_request(body, None, None, index, sink)
+        states, key = self._processor.request_states, body.request_id
+        known = key in states
+        self._processor.add_request(body, prompt, None, index, sink)
+        if known:
+            return  # a piece of input; the last one may have ended it
+        if self._stats is not None:  # its outputs' ``metrics``
+            states[key].stats = self._stats(key)
         if self._shortcuts and _is_plain(body):
-            self._plain[body.request_id] = _Plain(self._processor.request_states[body.request_id], sink)
+            self._plain[key] = _Plain(states[key], sink)
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """Detokenize, look for stop strings, put into the sinks."""

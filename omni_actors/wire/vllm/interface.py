@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["CoreCodec", "Sink", "StepOutput", "StepOutputs", "TextProcessor"]
+__all__ = ["CoreCodec", "Meter", "Sink", "StepOutput", "StepOutputs", "TextProcessor"]
 
 
 class StepOutput(Protocol):
@@ -30,13 +30,14 @@ class StepOutputs(Protocol):
     outputs: list[Any]
     utility_output: Any
     timestamp: float
+    scheduler_stats: Any
 
 
 class Sink(Protocol):
     """Where a processor puts one lease's finished pieces. Called synchronously."""
 
     def put(self, output: Any) -> None:
-        """One of vLLM's RequestOutputs."""
+        """One of vLLM's RequestOutputs or PoolingRequestOutputs."""
 
     def put_text(self, text: str, token_ids: list[int]) -> None:
         """A piece in the middle that is nothing but text and tokens."""
@@ -66,7 +67,11 @@ class CoreCodec(Protocol):
 class TextProcessor(Protocol):
     """Tokens to text, stop strings and log probabilities: vLLM's OutputProcessor behind four verbs."""
 
-    def add(self, body: Any, index: int, sink: Sink) -> None: ...
+    def add(self, body: Any, index: int, sink: Sink, prompt: str | None = None) -> None:
+        """Begin one request; under a key that has begun, its next piece of input, with its text if it is known.
+
+        The last piece may end it at once: the sink gets an output without choices then.
+        """
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """Put into sinks what is new; the keys that ended by a stop string, which the engine does not know yet.
@@ -76,3 +81,25 @@ class TextProcessor(Protocol):
 
     def drop(self, keys: Iterable[str]) -> None:
         """Forget these keys; nothing of them is put any more. Unknown ones are ignored."""
+
+
+class Meter(Protocol):
+    """Counts what a generation does, for its statistics. Nothing of it may fail a request."""
+
+    def add(self, body: Any) -> None:
+        """A new request."""
+
+    def count(self, outputs: Sequence[Any], timestamp: float) -> None:
+        """Some outputs of the running step, before they are processed."""
+
+    def finished(self, key: str, reason: str) -> None:
+        """It ended in the running step; ``reason`` in vLLM's words."""
+
+    def drop(self, keys: Iterable[str]) -> None:
+        """They were aborted, or never sent. Unknown ones are ignored."""
+
+    def end(self, step: StepOutputs) -> None:
+        """The running step has been applied."""
+
+    def close(self) -> None:
+        """The generation is over."""

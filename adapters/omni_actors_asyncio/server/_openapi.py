@@ -1,0 +1,133 @@
+"""The omni routes in the app's ``/openapi.json``: vLLM's app describes its own, this adds ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from ._chat_asked import AudioWish
+from ._routes_omni import AbortBody
+from ._routes_speech import SpeechBody
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["describe"]
+
+CHAT = "/v1/chat/completions"
+_REFUSED = ("400", "404", "408", "413", "429", "503")
+_SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm", "text/event-stream")
+
+
+class OmniErrorInfo(msgspec.Struct):
+    """OpenAI's error."""
+
+    message: str
+    type: str
+    code: int
+    param: str | None = None
+
+
+class OmniErrorBody(msgspec.Struct):
+    """Every error's body."""
+
+    error: OmniErrorInfo
+
+
+class OmniStage(msgspec.Struct):
+    """A stage: how many of its replicas are ready, and why not all."""
+
+    stage: str
+    state: str
+    ready: int
+    replicas: int
+    reason: str | None
+
+
+class OmniReady(msgspec.Struct):
+    """Whether every stage can serve, and why not."""
+
+    ready: bool
+    reason: str | None
+    stages: list[OmniStage]
+
+
+class OmniEnded(msgspec.Struct):
+    """A request's end, with what it had made."""
+
+    request_id: str
+    kind: Literal["finished", "aborted", "failed", "timed_out"]
+    text: str
+    tokens: dict[str, int]
+
+
+class OmniAborted(msgspec.Struct):
+    """What an abort ended; the stages that did not confirm it in time."""
+
+    request_id: str
+    known: bool
+    ended: list[OmniEnded]
+    unconfirmed: list[str]
+
+
+_OURS = (AbortBody, AudioWish, OmniAborted, OmniErrorBody, OmniReady, SpeechBody)
+_MODALITIES = {
+    "type": ["array", "null"],
+    "items": {"type": "string"},
+    "description": "What is wanted of the answer: the outputs of the pipeline's stages, as in text and audio.",
+}
+
+
+def describe(app: Any) -> None:
+    """Put them in. Nothing happens until somebody asks; then it is done once."""
+    theirs: Callable[[], dict[str, Any]] = app.openapi
+    made: list[dict[str, Any]] = []
+
+    def openapi() -> Any:
+        if not made:
+            made.append(_merged(theirs()))
+        return made[0]
+
+    app.openapi = openapi
+
+
+def _merged(document: dict[str, Any]) -> dict[str, Any]:
+    references, components = msgspec.json.schema_components(_OURS, ref_template="#/components/schemas/{name}")
+    refs = {kind.__name__: reference for kind, reference in zip(_OURS, references, strict=True)}
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    schemas |= components
+    paths = document.setdefault("paths", {})
+    paths |= {
+        "/ready": {"get": _operation("omni_ready", {"200": refs["OmniReady"], "503": refs["OmniReady"]})},
+        "/v1/omni/abort": {
+            "post": _operation("omni_abort", {"200": refs["OmniAborted"]}, refs["AbortBody"], refs["OmniErrorBody"])
+        },
+        "/v1/audio/speech": {
+            "post": _operation("omni_speech", {"200": None}, refs["SpeechBody"], refs["OmniErrorBody"])
+        },
+    }
+    if CHAT not in paths:
+        paths[CHAT] = {"post": _operation("omni_chat", {"200": {}}, {"type": "object"}, refs["OmniErrorBody"])}
+    if (chat := schemas.get("ChatCompletionRequest")) is not None:
+        chat["properties"] |= {"modalities": _MODALITIES, "audio": {"anyOf": [refs["AudioWish"], {"type": "null"}]}}
+    return document
+
+
+def _operation(name: str, answers: dict[str, Any], body: Any = None, error: Any = None) -> dict[str, Any]:
+    """``answers``: schemas by status; None is sound."""
+    responses = {status: _response(f"{name}: {status}", schema) for status, schema in answers.items()}
+    responses |= {status: _response("OpenAI's error", error) for status in _REFUSED if error is not None}
+    operation: dict[str, Any] = {"operationId": name, "tags": ["omni"], "responses": responses}
+    if body is not None:
+        operation["requestBody"] = {"required": True, "content": _content(["application/json"], body)}
+    return operation
+
+
+def _response(words: str, schema: Any) -> dict[str, Any]:
+    kinds = _SOUNDS if schema is None else ("application/json",)
+    return {"description": words, "content": _content(kinds, schema)}
+
+
+def _content(kinds: Sequence[str], schema: Any) -> dict[str, Any]:
+    return {kind: {} if schema is None else {"schema": schema} for kind in kinds}
