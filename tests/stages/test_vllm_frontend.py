@@ -257,10 +257,13 @@ def test_what_the_engine_found_out_is_followed(model):
         warnings.simplefilter("ignore")
         frontend = VllmFrontend(StageSpec(name="t", engine="vllm", model=model, engine_args=ENGINE_ARGS))
     prepare(frontend, "w1 " * 100)
-    frontend.engine_ready(ReadyResponse(max_model_len=50, num_gpu_blocks=11, block_size=4), generation=1)
+    frontend.engine_ready(
+        ReadyResponse(max_model_len=50, num_gpu_blocks=11, block_size=4, kv_cache_size_tokens=44), generation=1
+    )
     with pytest.raises(InvalidRequest, match="50"):
         prepare(frontend, "w1 " * 100)
-    assert frontend.vllm_config.cache_config.num_gpu_blocks == 11
+    cache = frontend.vllm_config.cache_config
+    assert (cache.num_gpu_blocks, cache.block_size, cache.kv_cache_size_tokens) == (11, 4, 44)
 
 
 def test_a_config_that_vllm_refuses_is_a_config_error(model):

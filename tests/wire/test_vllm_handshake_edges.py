@@ -91,7 +91,8 @@ def test_what_the_engine_found_out_is_kept_and_what_it_did_not_say_is_none():
 
     found = {
         "max_model_len": 1, "num_gpu_blocks": 2, "block_size": 3, "vllm_version": "0.32.0", "max_num_seqs": 4,
-        "max_num_batched_tokens": 5, "dtype": "bfloat16", "supports_lora": True,
+        "max_num_batched_tokens": 5, "dtype": "bfloat16", "supports_lora": True, "mamba_block_size": 6,
+        "effective_attention_block_size": 7, "kv_cache_size_tokens": 8, "kv_cache_max_concurrency": 9.5,
     }  # fmt: skip
     handshake.on_input([ENGINE, msgspec.msgpack.encode(found | {"of_a_newer_version": [1]})])
     assert msgspec.structs.asdict(handshake.response) == found

@@ -35,6 +35,15 @@ _LOG = logging.getLogger("omni_actors.stages.vllm")
 _TASKS = "get_supported_tasks"
 _REASONING = ("reasoning_ended", "reasoning_parser_kwargs")
 """What vLLM's AsyncLLM sets on a request after ``process_inputs``."""
+_OF_THE_CACHE = (
+    "num_gpu_blocks",
+    "block_size",
+    "mamba_block_size",
+    "effective_attention_block_size",
+    "kv_cache_size_tokens",
+    "kv_cache_max_concurrency",
+)
+"""What an engine finds out about its cache: vLLM's metrics show it, from the front-end's configuration."""
 
 
 def engine_args(spec: StageSpec) -> dict[str, Any]:
@@ -181,16 +190,15 @@ class VllmFrontend:
         return EngineCoreText(self.renderer.tokenizer, stream_interval=interval, stats=stats)
 
     def engine_ready(self, response: ReadyResponse, *, generation: int) -> None:
-        """Take over what the engine found out: a shorter limit (it fits its cache), its blocks."""
+        """Take over what the engine found out: a shorter limit (it fits its cache), its blocks, the cache's size."""
         model, cache = self.vllm_config.model_config, self.vllm_config.cache_config
         if response.max_model_len is not None and response.max_model_len < model.max_model_len:
             _LOG.info("%s: the engine lowered max_model_len to %d", self._stage, response.max_model_len)
             model.max_model_len = response.max_model_len
             self._prompts.limit_changed()
-        if response.num_gpu_blocks is not None:
-            cache.num_gpu_blocks = response.num_gpu_blocks
-        if response.block_size is not None:
-            cache.block_size = response.block_size
+        for name in _OF_THE_CACHE:
+            if (said := getattr(response, name)) is not None:
+                setattr(cache, name, said)
         if generation > 0:
             self._prompts.forget_data()
 

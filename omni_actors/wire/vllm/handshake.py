@@ -58,6 +58,10 @@ class ReadyResponse(msgspec.Struct, frozen=True, kw_only=True):
     max_model_len: int | None = None
     num_gpu_blocks: int | None = None
     block_size: int | None = None
+    mamba_block_size: int | None = None
+    effective_attention_block_size: int | None = None
+    kv_cache_size_tokens: int | None = None
+    kv_cache_max_concurrency: float | None = None
     vllm_version: str | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
