@@ -26,7 +26,7 @@ from ._crossing import Crossing, Rest
 from ._hosts import ThreadHost
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from omni_actors import AbortReport, OmniRuntime
     from omni_actors.runtime._omni import Generation
@@ -121,6 +121,9 @@ class Bridge:
         if self._gone or self._getpid() != self._pid:
             return False  # in a forked child the parent's wake-up pipe is open as well, and its locks held for ever
         self._posts.append(act)
+        return self._rouse()
+
+    def _rouse(self) -> bool:
         if not self._posted:
             self._posted = True
             try:
@@ -128,6 +131,16 @@ class Bridge:
             except (trio.RunFinishedError, AttributeError):
                 return False
         return True
+
+    def put(self, ticket: Ticket) -> None:
+        """Ask for what the ticket says, with the next ``wake`` or post: before all that is posted later."""
+        self._posts.append(partial(self._take_in, ticket))
+
+    def wake(self, tickets: Sequence[Ticket]) -> None:
+        """Of these that were put. Every answer goes to them, this one too: that the runtime is closed."""
+        if self._gone or self._getpid() != self._pid or not self._rouse():
+            for ticket in tickets:
+                ticket.refuse(RuntimeClosed("the runtime is closed"))
 
     def run(self, function: Callable[..., Awaitable[T]], *args: Any) -> Future[T]:
         """Run an async function in the trio thread. It needs a deadline of its own. Raises RuntimeClosed."""
@@ -138,9 +151,9 @@ class Bridge:
         return crossing.future
 
     def submit(self, ticket: Ticket) -> None:
-        """Ask for what the ticket says; every answer goes to it, this one too: that the runtime is closed."""
-        if not self.post(partial(self._take_in, ticket)):
-            ticket.refuse(RuntimeClosed("the runtime is closed"))
+        """``put`` and ``wake``."""
+        self.put(ticket)
+        self.wake((ticket,))
 
     def request_close(
         self, *, drain_s: float | None = None, abort_s: float | None = None, stop_s: float | None = None
@@ -221,16 +234,18 @@ class Bridge:
     def _take_posts(self) -> None:
         """A pass's share of what was posted; the rest waits for the next pass, so that nobody waits long for a turn."""
         self._posted = False
+        self._take(PER_PASS)
+        if self._posts and not self._rouse():
+            self._take(len(self._posts))  # the run ends: there is no next pass
+
+    def _take(self, most: int) -> None:
         posts = self._posts
-        for _ in range(min(len(posts), PER_PASS)):
+        for _ in range(min(len(posts), most)):
             act = posts.popleft()
             try:
                 act()
             except Exception:  # raised here it would end trio itself, and with it every request
                 logger.exception("a bug in the bridge")
-        if posts and not self._posted:
-            self._posted = True
-            self._token.run_sync_soon(self._take_posts)
 
     def _start(self, crossing: Crossing[Any]) -> None:
         if self._nursery is None:

@@ -42,7 +42,11 @@ class Outbox:
         self.dead = False
 
     def ask(self, ticket: Ticket) -> None:
-        """In the loop: submit it, with the others that are asked for in this turn, or the first few of them."""
+        """In the loop: submit it, with the others that are asked for in this turn, or the first few of them.
+
+        Only the waking waits: whatever this loop posts later, an abort above all, comes after it.
+        """
+        self._bridge.put(ticket)
         self._asked.append(ticket)
         if len(self._asked) == 1:
             asyncio.get_running_loop().call_soon(self._hand_over)
@@ -51,8 +55,8 @@ class Outbox:
 
     def _hand_over(self) -> None:
         asked, self._asked = self._asked, []
-        for ticket in asked:
-            self._bridge.submit(ticket)
+        if asked:
+            self._bridge.wake(asked)
 
     @property
     def closed(self) -> bool:

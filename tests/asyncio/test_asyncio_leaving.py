@@ -51,6 +51,29 @@ def test_cancelling_its_task(run, how):
     assert run(main)
 
 
+@pytest.mark.parametrize("way", ["aclose", "abort", "garbage"])
+def test_leaving_in_the_turn_in_which_it_was_asked(run, way):
+    """The request is not even across then, and must not come across behind its abort."""
+
+    async def main():
+        async with endless() as omni:
+            stream = begin(omni, "mine", "ours")
+            if way == "aclose":
+                async with asyncio.timeout(1):
+                    await stream.aclose()
+            elif way == "abort":
+                (report,) = await omni.abort("mine")
+                assert report.known
+                assert report.unconfirmed == ()
+            else:
+                del stream
+                gc.collect()
+            assert await idle_within(omni, SOON_S)
+            assert (await omni.statistics()).requests == 0
+
+    run(main)
+
+
 @pytest.mark.parametrize("how", ["vllm", "ours"])
 def test_aclose_returns_when_the_engine_has_forgotten(run, how):
     async def main():

@@ -7,10 +7,14 @@ import gc
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
+import trio
 import uvloop
 from omni_actors_asyncio import AsyncOmni
+from omni_actors_asyncio._bridge import PER_PASS, Bridge
+from omni_actors_asyncio._tenure import Owned
 
 from omni_actors import Kind, RuntimeClosed, StartupFailed
 from omni_actors.testing import MemoryWorld
@@ -199,3 +203,23 @@ def test_a_bug_in_the_runtime_ends_everything_and_leaves_by_close(run, monkeypat
 
     with pytest.raises(OmniError, match="ZeroDivisionError"):
         run(main)
+
+
+def test_what_was_posted_is_taken_though_the_run_ends_between_two_passes():
+    class Ending:
+        """A run that is asked for one pass, and is over then."""
+
+        def __init__(self):
+            self.passes = []
+
+        def run_sync_soon(self, act):
+            if self.passes:
+                raise trio.RunFinishedError
+            self.passes.append(act)
+
+    bridge, token, taken = Bridge(Owned("tiny-omni")), Ending(), []
+    bridge.arrived(token)
+    for number in range(3 * PER_PASS):
+        bridge.post(partial(taken.append, number))
+    token.passes[0]()
+    assert taken == list(range(3 * PER_PASS))
