@@ -63,8 +63,11 @@ class Control:
 
     async def _all(self, method: str, *args: Any, stages: Sequence[str] | None, timeout_s: float = CALL_S) -> list[Any]:
         """Of all vLLM stages, unless ``stages`` says which; answers in stage and replica order."""
-        found = await self._calls(self._vllm_stages if stages is None else stages, method, args, timeout_s)
+        found = await self._calls(self._meant(stages), method, args, timeout_s)
         return [answer for answers in found.values() for answer in answers]
+
+    def _meant(self, stages: Sequence[str] | None) -> Sequence[str]:
+        return self._vllm_stages if stages is None else stages
 
     async def _model(
         self, method: str, *args: Any, stages: Sequence[str] | None, timeout_s: float = CALL_S
@@ -117,7 +120,7 @@ class Control:
         """What an engine that starts from now on is told, before any work. Said before running ones are told to rest,
         and taken back before they are told to go on: so none is left behind.
         """
-        await self._cross(_keep_calling, self._vllm_stages if stages is None else stages, method, args)
+        await self._cross(_keep_calling, self._meant(stages), method, args)
 
     async def is_paused(self, *, stages: Sequence[str] | None = None) -> bool:
         """Whether any engine is paused."""
@@ -136,13 +139,13 @@ class Control:
             await self._quiesce(stages)
             mode = "keep"
         await self._all("sleep", level, mode, stages=stages, timeout_s=LONG_CALL_S)
-        self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=True, level=level)
+        self._metrics.slept(self._meant(stages), asleep=True, level=level)
 
     async def release_kv_cache_memory(self, *, stages: Sequence[str] | None = None) -> None:
         """Needs a completed pause."""
         await self._clear_senders(stages)
         await self._all("release_kv_cache_memory", stages=stages)
-        self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=True)
+        self._metrics.slept(self._meant(stages), asleep=True)
 
     async def wake_up(self, tags: list[str] | None = None, *, stages: Sequence[str] | None = None) -> bool:
         """Whether every engine is fully awake."""
@@ -153,7 +156,7 @@ class Control:
         if awake and tags:
             await self.resume_generation(stages=stages)
         if awake:
-            self._metrics.slept(self._vllm_stages if stages is None else stages, asleep=False)
+            self._metrics.slept(self._meant(stages), asleep=False)
         return awake
 
     async def is_sleeping(self, *, stages: Sequence[str] | None = None) -> bool:
@@ -168,7 +171,7 @@ class Control:
         await self._all("reset_mm_cache", stages=stages)
 
     async def _clear_senders(self, stages: Sequence[str] | None) -> None:
-        for stage in self._vllm_stages if stages is None else stages:
+        for stage in self._meant(stages):
             renderer = getattr(self._bridge.omni.frontend(stage), "renderer", None)
             if renderer is not None:
                 await renderer.clear_mm_cache_async()

@@ -75,14 +75,12 @@ class PooledReader:
     """One ``encode``'s end of its ticket, which is a quiet one: there is one output, the last."""
 
     def __init__(self, ticket: LoopTicket, request_id: str, tokens: list[int], abort_s: float) -> None:
-        self.done = False
         self._ticket, self._id, self._tokens, self._abort_s = ticket, request_id, tokens, abort_s
 
     async def read(self) -> Any:
         """The PoolingRequestOutput; that of an aborted request has no values."""
         await self._ticket.news()
         _terminal(self._ticket)
-        self.done = True
         _raise_failure(self._ticket)
         for output in self._ticket.take():
             if isinstance(output.payload, TensorChunk) and "pooled" in output.payload.tensors:

@@ -43,16 +43,16 @@ class Pieces:
         Waits while the request waits for a replica. False if it has ended: nothing was done. Raises InvalidRequest,
         Overloaded, ShuttingDown, EngineRejected: the request goes on without this piece. Cancelled: the same.
         """
-        roots = [node.name for node in record.plan.order if not node.edges]
-        if len(roots) > 1:
+        if len(record.plan.roots) > 1:
             raise InvalidRequest("input in pieces needs one stage that takes the prompt", request_id=record.request_id)
-        stage, make = self._stages[roots[0]], self._maker.piece
+        (root,) = record.plan.roots
+        stage, make = self._stages[root], self._maker.piece
         if piece.last or (stage.cheap and not stage.frontend.heavy(piece.prompt)):
-            work = make(record, roots[0], piece)
+            work = make(record, root, piece)
         else:
-            work = await self._in_thread(make, record, roots[0], piece)
-        await self._placed(record, roots[0])
-        lease = self._table.extend(record, roots[0], prompt_size(piece.prompt))
+            work = await self._in_thread(make, record, root, piece)
+        await self._placed(record, root)
+        lease = self._table.extend(record, root, prompt_size(piece.prompt))
         if lease is None:
             return False
         replica = stage.replicas[lease.replica]

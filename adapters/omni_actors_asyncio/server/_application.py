@@ -73,7 +73,7 @@ def _use_stage_settings(omni: AsyncOmni, options: ServeOptions, args: Namespace)
     It looks for the reasoning parser in its own arguments; here it is one of the stage's engine arguments.
     """
     args.structured_outputs_config = omni.vllm_config.structured_outputs_config
-    front = options.spec.stage(omni._front or "")
+    front = options.spec.stage(omni.front_stage or "")
     defaults = {name: front.params[name] for name in _DEFAULTS if name in front.params}
     config = omni.model_config
     config.override_generation_config = {**defaults, **config.override_generation_config}

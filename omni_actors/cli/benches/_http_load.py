@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from omni_actors._errors import OmniError
-from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, prompts
+from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, run_round
 
 __all__ = ["HttpLoad"]
 
@@ -114,22 +115,10 @@ class HttpLoad:
 
     async def run(self, job: Job) -> Round:
         """Raises as ``answer`` does."""
-        texts = prompts(job.first + job.requests)[job.first :]
-        answers: list[Answer | None] = [None] * len(texts)
-        numbers = iter(range(len(texts)))
-
-        async def worker(connection: _Connection) -> None:
-            for number in numbers:
-                answers[number] = await connection.answer(self.port, self.model, texts[number])
-
         streams = [await trio.open_tcp_stream(_HOST, self.port) for _ in range(job.concurrent)]
         try:
-            began_at, began_cpu_s = time.perf_counter(), self.cpu_s()
-            async with trio.open_nursery() as nursery:
-                for stream in streams:
-                    nursery.start_soon(worker, _Connection(stream))
-            wall_s, cpu_s = time.perf_counter() - began_at, self.cpu_s() - began_cpu_s
+            asks = [partial(_Connection(stream).answer, self.port, self.model) for stream in streams]
+            return await run_round(job, asks, self.cpu_s)
         finally:
             for stream in streams:
                 await trio.aclose_forcefully(stream)
-        return Round(wall_s, cpu_s, [answer for answer in answers if answer is not None])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -16,7 +17,7 @@ import msgspec
 import trio
 
 from omni_actors.cli.benches._sharing import shared_world
-from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, own_channel, pipeline, prompts
+from omni_actors.cli.benches._work import PARAMS, Answer, Job, own_channel, pipeline, run_round
 from omni_actors.runtime import open_omni
 from omni_actors.stages._process import ProcessLauncher
 
@@ -42,7 +43,8 @@ async def _serve(bench: str, folder: Path, channel: TextIO) -> None:
         channel.write('"ready"\n')
         # Waits without a deadline: the benchmark decides when the next round begins, and closes stdin at the end.
         while line := await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
-            result = await _round(omni, msgspec.json.decode(line, type=Job), sampling, host)
+            job = msgspec.json.decode(line, type=Job)
+            result = await run_round(job, [partial(_one, omni, sampling)] * job.concurrent, host.cpu_s)
             channel.write(msgspec.json.encode(result).decode() + "\n")
 
 
@@ -81,24 +83,7 @@ def _sampling() -> Any:
     return SamplingParams(**PARAMS, output_kind=RequestOutputKind.DELTA)
 
 
-async def _round(omni: OmniRuntime, job: Job, sampling: Any, host: Host) -> Round:
-    texts = prompts(job.first + job.requests)[job.first :]
-    answers: list[Answer | None] = [None] * len(texts)
-    numbers = iter(range(len(texts)))
-
-    async def worker() -> None:
-        for number in numbers:
-            answers[number] = await _one(omni, texts[number], sampling)
-
-    began_at, began_cpu_s = time.perf_counter(), host.cpu_s()
-    async with trio.open_nursery() as nursery:
-        for _ in range(job.concurrent):
-            nursery.start_soon(worker)
-    wall_s, cpu_s = time.perf_counter() - began_at, host.cpu_s() - began_cpu_s
-    return Round(wall_s, cpu_s, [answer for answer in answers if answer is not None])
-
-
-async def _one(omni: OmniRuntime, prompt: str, sampling: Any) -> Answer:
+async def _one(omni: OmniRuntime, sampling: Any, prompt: str) -> Answer:
     began_at, first_at = time.perf_counter(), 0.0
     pieces: list[str] = []
     tokens: list[int] = []

@@ -7,18 +7,20 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
+import trio
 
 from omni_actors.config import InputSpec, PipelineSpec, StageSpec
 from omni_actors.pipelines.tiny_omni._questions import BENCH_SEED, questions
 from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-__all__ = ["PARAMS", "TOKENS", "Answer", "Job", "Round", "own_channel", "pipeline", "prompts"]
+__all__ = ["PARAMS", "TOKENS", "Answer", "Job", "Round", "own_channel", "pipeline", "prompts", "run_round"]
 
 TOKENS = 16
 """What every stage makes of every request."""
@@ -82,6 +84,27 @@ def _stage(names: tuple[str, ...], number: int) -> StageSpec:
 def prompts(count: int) -> list[str]:
     """The first ``count`` questions, the same ones for everybody."""
     return [question.text for question in questions(count, BENCH_SEED)]
+
+
+async def run_round(job: Job, asks: Sequence[Callable[[str], Awaitable[Answer]]], cpu_s: Callable[[], float]) -> Round:
+    """One round on trio. ``asks``: what each of the ``job.concurrent`` workers asks with; ``cpu_s``: the host's so far.
+
+    Raises what they raise, in a group.
+    """
+    texts = prompts(job.first + job.requests)[job.first :]
+    answers: list[Answer | None] = [None] * len(texts)
+    numbers = iter(range(len(texts)))
+
+    async def worker(ask: Callable[[str], Awaitable[Answer]]) -> None:
+        for number in numbers:
+            answers[number] = await ask(texts[number])
+
+    began_at, began_cpu_s = time.perf_counter(), cpu_s()
+    async with trio.open_nursery() as nursery:
+        for ask in asks:
+            nursery.start_soon(worker, ask)
+    wall_s, used_s = time.perf_counter() - began_at, cpu_s() - began_cpu_s
+    return Round(wall_s, used_s, [answer for answer in answers if answer is not None])
 
 
 def own_channel() -> TextIO:
