@@ -6,16 +6,13 @@ import asyncio
 import importlib.util
 import json
 import logging
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 
 import pytest
 import uvloop
+
+from .reference import opened, said_by
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -29,31 +26,13 @@ ENDLESS = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def said_by_vllm() -> dict:
-    """AsyncLLM's answers, from a process of its own that has ended before ours begins."""
-    pytest.importorskip("vllm")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=300, check=False, env=os.environ
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return said_by(PROGRAM)
 
 
 @pytest.fixture(scope="module")
 def omni(said_by_vllm):
-    """Opened in one loop, used in many others, closed in yet another."""
-    from omni_actors_asyncio import AsyncOmni
-
-    with pytest.MonkeyPatch.context() as patch:
-        base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
-        patch.setenv("XDG_RUNTIME_DIR", str(base))
-        omni = asyncio.run(AsyncOmni.open(cases.thinker()))
-        try:
-            yield omni
-        finally:
-            report = asyncio.run(omni.close())
-            left = list(base.iterdir())
-            shutil.rmtree(base, ignore_errors=True)
-        assert (report.stopped, report.killed, left) == (("thinker/0",), (), [])
+    with opened(cases.thinker()) as omni:
+        yield omni
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import json
 import math
-import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 
 import httpx
@@ -19,6 +13,8 @@ import openai
 import pytest
 import uvloop
 import yaml
+
+from .reference import opened, said_by
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -39,29 +35,13 @@ ServerProcess = load(HERE.parent / "serve" / "server_process.py").ServerProcess
 
 @pytest.fixture(scope="module")
 def said_by_vllm() -> dict:
-    """AsyncLLM's answers, from a process of its own that has ended before ours begins."""
-    pytest.importorskip("vllm")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM)], capture_output=True, text=True, timeout=300, check=False, env=os.environ
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return said_by(PROGRAM)
 
 
 @pytest.fixture(scope="module")
 def omni(said_by_vllm):
-    from omni_actors_asyncio import AsyncOmni
-
-    with pytest.MonkeyPatch.context() as patch:
-        base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
-        patch.setenv("XDG_RUNTIME_DIR", str(base))
-        omni = asyncio.run(AsyncOmni.open(cases.embedder()))
-        try:
-            yield omni
-        finally:
-            report = asyncio.run(omni.close())
-            shutil.rmtree(base, ignore_errors=True)
-        assert (report.stopped, report.killed) == (("thinker/0",), ())
+    with opened(cases.embedder()) as omni:
+        yield omni
 
 
 def flat(data) -> list[float]:

@@ -7,7 +7,7 @@ import base64
 import json
 import struct
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -32,6 +32,13 @@ RATE = 24_000
 PIECES = ((0.5, -0.5, 0.25), (1.5, -1.5), (0.0, 0.125, -0.125, 0.75))
 """What the fake vocoder says; the second piece is too loud."""
 PCM = b"".join(struct.pack("<h", int(max(-1, min(1, sample)) * 32767)) for piece in PIECES for sample in piece)
+
+
+@pytest.fixture
+def http(server) -> Iterator[httpx.Client]:
+    """A client of the module's server process."""
+    with server.client() as http:
+        yield http
 
 
 def chunk(piece: tuple[float, ...]) -> dict[str, Any]:

@@ -10,6 +10,9 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -107,6 +110,17 @@ class ServerProcess:
         assert list(self._base.iterdir()) == []
         return code
 
+    @contextmanager
+    def until_stopped(self) -> Iterator[ServerProcess]:
+        """While it serves; then SIGTERM, upon which it exits with 0 and leaves nothing."""
+        try:
+            _ = self.url
+            yield self
+            self.signal(signal.SIGTERM)
+            assert self.ended() == 0
+        finally:
+            self.close()
+
     def close(self) -> None:
         """For ``finally``: whatever happened."""
         if self.process.poll() is None:
@@ -116,3 +130,11 @@ class ServerProcess:
         assert self.process.stderr is not None
         self.process.stderr.close()
         shutil.rmtree(self._base, ignore_errors=True)
+
+
+def ready_within(http: httpx.Client, status: int, limit_s: float) -> httpx.Response:
+    """The first answer of ``/ready`` with this status; each look is a round trip."""
+    deadline = time.monotonic() + limit_s
+    while (answer := http.get("/ready")).status_code != status:
+        assert time.monotonic() < deadline, answer.text
+    return answer

@@ -8,7 +8,6 @@ import socket
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-import httpx
 import openai
 import pytest
 import soundfile
@@ -30,22 +29,11 @@ MIB = 1 << 20
 @pytest.fixture(scope="module")
 def server(tmp_path_factory) -> Iterator[ServerProcess]:
     server = serve_fakes(tmp_path_factory.mktemp("fake"), "--limit", f"body_s={BODY_S}")
-    try:
-        with server.client() as http:
-            yield server
-            assert http.get("/ready").json()["ready"] is True
-            holds(http, idle, 1)
-        server.signal(15)
-        assert server.ended() == 0
-        assert [line for line in server.lines if "Traceback" in line] == []
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def http(server) -> Iterator[httpx.Client]:
-    with server.client() as http:
-        yield http
+    with server.until_stopped(), server.client() as http:
+        yield server
+        assert http.get("/ready").json()["ready"] is True
+        holds(http, idle, 1)
+    assert [line for line in server.lines if "Traceback" in line] == []
 
 
 @pytest.fixture

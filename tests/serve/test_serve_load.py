@@ -10,11 +10,10 @@ import signal
 import time
 from collections.abc import Iterator
 
-import httpx
 import pytest
 
 from .fake_pipeline import holds, idle, serve_fakes
-from .server_process import ServerProcess
+from .server_process import ServerProcess, ready_within
 from .swarm import STREAM, ask, resident_mib, storm
 
 pytestmark = [pytest.mark.process, pytest.mark.filterwarnings("ignore")]
@@ -28,26 +27,8 @@ TEXT = {**WHOLE, "modalities": ["text"], "max_tokens": 20}
 def server(tmp_path_factory) -> Iterator[ServerProcess]:
     """One that speaks for ten seconds."""
     server = serve_fakes(tmp_path_factory.mktemp("fake"), chunks=1000, chunk_s=0.01)
-    try:
-        _ = server.url
+    with server.until_stopped():
         yield server
-        server.signal(signal.SIGTERM)
-        assert server.ended() == 0
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def http(server) -> Iterator[httpx.Client]:
-    with server.client() as http:
-        yield http
-
-
-def ready_within(http: httpx.Client, status: int, limit_s: float) -> httpx.Response:
-    deadline = time.monotonic() + limit_s
-    while (answer := http.get("/ready")).status_code != status:
-        assert time.monotonic() < deadline, answer.text
-    return answer
 
 
 def test_five_hundred_streams_that_leave_at_random_leave_nothing(server, http):

@@ -16,7 +16,7 @@ import numpy
 import openai
 import pytest
 
-from .server_process import ServerProcess
+from .server_process import ServerProcess, ready_within
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -72,13 +72,6 @@ def idle_within(http: httpx.Client, limit_s: float) -> bool:
         if time.monotonic() > deadline:
             return False
     return True
-
-
-def ready_within(http: httpx.Client, status: int, limit_s: float) -> httpx.Response:
-    deadline = time.monotonic() + limit_s
-    while (answer := http.get("/ready")).status_code != status:
-        assert time.monotonic() < deadline, answer.text
-    return answer
 
 
 def test_the_model_is_the_pipeline(http):

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import httpx
 import pytest
 
 from omni_actors.config import resolve
@@ -22,10 +21,9 @@ from omni_actors.testing.os_state import descendants
 
 from .fake_pipeline import holds, idle
 from .fuzz import fuzz
-from .server_process import ServerProcess
+from .server_process import ServerProcess, ready_within
 from .swarm import STREAM, ask, resident_mib, storm
 from .test_serve_gate import NOT_JSON, TOO_MUCH
-from .test_serve_load import ready_within
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -51,20 +49,8 @@ ENDLESS = {"model": "tiny-omni", "prompt": "What is", "ignore_eos": True, "max_t
 @pytest.fixture(scope="module")
 def server() -> Iterator[ServerProcess]:
     """As users start it: without vLLM's development routes."""
-    server = ServerProcess(development=False)
-    try:
-        _ = server.url
+    with ServerProcess(development=False).until_stopped() as server:
         yield server
-        server.signal(signal.SIGTERM)
-        assert server.ended() == 0
-    finally:
-        server.close()
-
-
-@pytest.fixture
-def http(server) -> Iterator[httpx.Client]:
-    with server.client() as http:
-        yield http
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/v1/responses", "/tokenize"])
