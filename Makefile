@@ -3,14 +3,14 @@ PYTHON ?= python3
 PIP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
-REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/serve.txt requirements/dev.txt
+REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/diffusion.txt requirements/serve.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
 
 .DEFAULT_GOAL := help
 .PHONY: help setup browser demo test test-fast fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
 
 help:
-	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text and speech)"
+	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
 	@echo "make browser    install a chromium for the tests of the web page, where that can be done"
@@ -31,12 +31,12 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "omni_actors needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
 	@echo "== setup 1/4: a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "== setup 2/4: about 190 pinned packages (CPU build of vLLM and torch, 2.5 GB; a minute or two)"
+	@echo "== setup 2/4: about 200 pinned packages (CPU build of vLLM and torch, 2.5 GB; a minute or two)"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) $(addprefix -r ,$(REQUIREMENTS))
 	@echo "== setup 3/4: omni_actors itself, editable"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "== setup 4/4: can everything be imported?"
-	@$(BIN)/python -c 'import trio, zmq, msgspec, torch, transformers, vllm, hibari, onnxruntime, pocketsphinx, soxr, omni_actors; print("   vllm", vllm.__version__, "torch", torch.__version__, "trio", trio.__version__)' 2> $(VENV)/import.log || { cat $(VENV)/import.log; exit 1; }
+	@$(BIN)/python -c 'import trio, zmq, msgspec, torch, transformers, vllm, diffusers, hibari, onnxruntime, pocketsphinx, soxr, omni_actors; print("   vllm", vllm.__version__, "torch", torch.__version__, "trio", trio.__version__)' 2> $(VENV)/import.log || { cat $(VENV)/import.log; exit 1; }
 	@touch $@
 
 # For the tests of the web page, which are skipped without one (and fail where OMNI_ACTORS_BROWSER=required).
@@ -94,6 +94,7 @@ vllm-tests: setup
 
 train: setup
 	$(BIN)/python training/train_tiny_omni.py
+	$(BIN)/python training/train_painter.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,9 +1,10 @@
-"""Ask the tiny-omni pipeline and hear the answer: ``python examples/ask.py "What is two plus three?"``"""
+"""Ask the tiny-omni pipeline, hear the answer and see it: ``python examples/ask.py "What is two plus three?"``"""
 
 import sys
 import wave
 
 import trio
+from PIL import Image
 
 from omni_actors import OmniError, open_omni
 
@@ -16,6 +17,8 @@ async def main(question: str) -> None:
             async for output in stream:
                 if output.modality == "text":
                     print(output.text, end="", flush=True)
+                elif output.image is not None:  # one for each sentence
+                    Image.fromarray(output.image.numpy()).save(f"answer-{output.part + 1}.png")
                 else:
                     audio += (output.audio.numpy() * 32767).astype("<i2").tobytes()
                     rate = output.sample_rate

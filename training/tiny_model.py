@@ -50,17 +50,17 @@ def make_model(vocab: int, context: int, *, bos: int, eos: int, pad: int) -> Qwe
 def train(model: Qwen3ForCausalLM, data: Data, steps: int, title: str) -> None:
     """Next-token loss on the answers only; AdamW, warm-up, cosine decay."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=PEAK_LR, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _lr_scale(step, steps))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: lr_scale(step, steps))
     model.train()
-    with _progress() as progress:
-        task = progress.add_task(title, total=steps, loss=math.nan, accuracy=0.0)
+    with progress("accuracy {task.fields[accuracy]:.1%}") as bar:
+        task = bar.add_task(title, total=steps, loss=math.nan, accuracy=0.0)
         for step in range(1, steps + 1):
             loss, accuracy = _step(model, optimizer, *_tensors(data.batch()))
             schedule.step()
             if step % 20 == 0:
-                progress.update(task, completed=step, loss=loss, accuracy=accuracy)
+                bar.update(task, completed=step, loss=loss, accuracy=accuracy)
             if step % 100 == 0:
-                progress.console.print(f"{title} step {step}: loss {loss:.5f}, token accuracy {accuracy:.2%}")
+                bar.console.print(f"{title} step {step}: loss {loss:.5f}, token accuracy {accuracy:.2%}")
 
 
 def _step(model, optimizer, inputs: torch.Tensor, labels: torch.Tensor) -> tuple[float, float]:
@@ -86,18 +86,20 @@ def _tensors(batch: list[Example]) -> tuple[torch.Tensor, torch.Tensor]:
     return inputs, labels
 
 
-def _lr_scale(step: int, steps: int) -> float:
+def lr_scale(step: int, steps: int) -> float:
+    """Warm-up, then a cosine down to a hundredth."""
     cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
     return min(1.0, (step + 1) / WARMUP_STEPS) * max(0.01, cosine)
 
 
-def _progress() -> Progress:
+def progress(*shown: str) -> Progress:
+    """A bar with the loss and what else is ``shown`` of a task's fields."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("loss {task.fields[loss]:.4f}"),
-        TextColumn("accuracy {task.fields[accuracy]:.1%}"),
+        *(TextColumn(field) for field in shown),
         TimeRemainingColumn(),
     )
 

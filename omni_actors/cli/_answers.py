@@ -1,14 +1,16 @@
-"""What a request brought, as the command line shows it: text, sentences of sound, and when each arrived.
+"""What a request brought, as the command line shows it: text, sentences of sound, pictures, and when each arrived.
 
 Pure: fed with outputs and seconds since the request was submitted. One ``Answer`` per request, owned by its reader.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from omni_actors.lifecycle.events import TensorChunk
 from omni_actors.observe import StageTiming, request_stats
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from omni_actors.lifecycle.events import Output
     from omni_actors.observe import RequestStats
 
-__all__ = ["Answer", "Sentence", "stats_of", "stats_rows"]
+__all__ = ["Answer", "Picture", "Sentence", "stats_of", "stats_rows"]
 
 _TICK_US = 100
 """The resolution of the printed table: tenths of a millisecond."""
@@ -49,12 +51,24 @@ class Sentence:
         return count / self.sample_rate if self.sample_rate else 0.0
 
 
+@attrs.frozen
+class Picture:
+    """A picture of one part. ``image``: a tensor of uint8, shape (height, width, 3); ``meta``: how it was made."""
+
+    part: int
+    index: int
+    at_s: float
+    image: Any = attrs.field(repr=False)
+    meta: Mapping[str, Any]
+
+
 @attrs.define
 class Answer:
-    """Everything one request said so far. ``texts`` by choice, ``sentences`` by (choice, part)."""
+    """Everything one request said so far. ``texts`` by choice, ``sentences`` and ``pictures`` by (choice, part)."""
 
     texts: dict[int, str] = attrs.field(factory=dict)
     sentences: dict[tuple[int, int], Sentence] = attrs.field(factory=dict)
+    pictures: dict[tuple[int, int], Picture] = attrs.field(factory=dict)
     other: dict[str, int] = attrs.field(factory=dict)
     finish_reason: str | None = None
     first_text_s: float | None = None
@@ -79,12 +93,18 @@ class Answer:
         """The sentences of one choice, in order."""
         return [sentence for (choice, _), sentence in sorted(self.sentences.items()) if choice == index]
 
-    def take(self, output: Output, at_s: float) -> Sentence | None:
-        """Add one output; returns the sentence that it completed, if it did."""
+    def painted(self, index: int = 0) -> list[Picture]:
+        """The pictures of one choice, in order."""
+        return [picture for (choice, _), picture in sorted(self.pictures.items()) if choice == index]
+
+    def take(self, output: Output, at_s: float) -> Sentence | Picture | None:
+        """Add one output; returns the sentence that it completed or the picture that it is."""
         if output.modality == "text":
             self._take_text(output, at_s)
         elif output.audio is not None:
             return self._take_audio(output, at_s)
+        elif output.image is not None:
+            return self._take_image(output, at_s)
         else:
             self.other[output.modality] = self.other.get(output.modality, 0) + 1
         return None
@@ -106,6 +126,12 @@ class Answer:
         sentence.last_s = at_s
         sentence.done = output.payload.finish_reason is not None
         return sentence if sentence.done else None
+
+    def _take_image(self, output: Output, at_s: float) -> Picture:
+        assert isinstance(output.payload, TensorChunk)
+        picture = Picture(output.part, output.index, at_s, output.image, output.payload.meta)
+        self.pictures[output.index, output.part] = picture
+        return picture
 
 
 def stats_of(terminal: Terminal) -> RequestStats:

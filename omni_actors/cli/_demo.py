@@ -1,4 +1,4 @@
-"""``demo``: the main job. Three engines answer one question in text and in speech, and a judge says what it heard."""
+"""``demo``: the main job. Four engines answer one question in text, speech and pictures; a judge says what it heard."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import attrs
 import trio
 
 from omni_actors._errors import UsageError
-from omni_actors.cli._answers import Answer, stats_of, stats_rows
+from omni_actors._files import ready_folder
+from omni_actors.cli._answers import Answer, Picture, stats_of, stats_rows
 from omni_actors.cli._demo_view import AnswerView
 from omni_actors.cli._doctor import demo_missing, examine
 from omni_actors.cli._exit import Code, Missing, print_json
+from omni_actors.cli._pictures import write_png
 from omni_actors.cli._session import Session, run_session
 from omni_actors.cli._tables import shutdown_json, shutdown_line, stats_table
 from omni_actors.config import resolve
 from omni_actors.lifecycle import Kind, Terminal
-from omni_actors.pipelines._sound import ready_folder, write_wav
+from omni_actors.pipelines._sound import write_wav
 
 if TYPE_CHECKING:
     from array import array
+    from collections.abc import Sequence
 
     from rich.console import Console
 
@@ -30,7 +33,7 @@ __all__ = ["PIPELINE", "QUESTION", "DemoJob", "require", "run_demo"]
 
 PIPELINE = "tiny-omni"
 QUESTION = "What is two plus three, nine minus four, and seven plus eight?"
-_ANSWER_FILE = "answer.wav"
+_SOUND_FILE, _PICTURE_FILE = "answer.wav", "answer.png"
 
 
 @attrs.frozen(kw_only=True)
@@ -46,11 +49,12 @@ class DemoJob:
 
 @attrs.frozen(kw_only=True)
 class _Told:
-    """What came of it. ``heard``: per sentence, None without a judge."""
+    """What came of it. ``file``: the sound; ``picture_file``: all pictures; ``heard``: None without a judge."""
 
     answer: Answer
     terminal: Terminal
-    file: str | None
+    file: Path | None
+    picture_file: Path | None
     heard: tuple[str, ...] | None
 
 
@@ -62,12 +66,12 @@ def require() -> None:
 
 
 def run_demo(job: DemoJob, progress: Console, output: Console) -> Code:
-    """Ask, show, write the sound, close. Raises Missing and UsageError (the folder, the config) before any start."""
+    """Ask, show, write both files, close. Raises Missing and UsageError (the folder, the config) before any start."""
     spec = resolve(PIPELINE, job.overrides).spec
     ready_folder(job.out)
     require()
-    shape = " → ".join(stage.name for stage in spec.stages)
-    progress.print(f"[bold]{spec.name}[/] on this machine: {shape}, one process each", highlight=False)
+    shape = ", ".join(stage.name for stage in spec.stages)
+    progress.print(f"[bold]{spec.name}[/] on this machine: {shape}; one process each", highlight=False)
 
     async def body(omni: OmniRuntime) -> _Told:
         return await _tell(omni, job, output)
@@ -85,14 +89,18 @@ async def _tell(omni: OmniRuntime, job: DemoJob, output: Console) -> _Told:
     whole = terminal.kind is Kind.FINISHED
     if not whole:
         output.print(f"{terminal.kind.value}: {terminal.reason}", markup=False, highlight=False)
-    file = job.out / _ANSWER_FILE if whole and answer.sentences else None
+    file = job.out / _SOUND_FILE if whole and answer.sentences else None
+    picture_file = job.out / _PICTURE_FILE if whole and answer.pictures else None
     if file is not None:
         await trio.to_thread.run_sync(write_wav, file, _whole(answer), answer.spoken()[0].sample_rate)
         output.print(f"\nwrote {file}: {answer.audio_s:.1f} s of speech", highlight=False, soft_wrap=True)
+    if picture_file is not None:
+        await trio.to_thread.run_sync(_write_pictures, picture_file, answer.painted())
+        output.print(f"wrote {picture_file}: {len(answer.painted())} pictures", highlight=False, soft_wrap=True)
     heard = await trio.to_thread.run_sync(_listen, answer)
     _print_heard(output, heard)
     output.print(stats_table(stats_of(terminal)))
-    return _Told(answer=answer, terminal=terminal, file=None if file is None else str(file), heard=heard)
+    return _Told(answer=answer, terminal=terminal, file=file, picture_file=picture_file, heard=heard)
 
 
 async def _ask(omni: OmniRuntime, job: DemoJob, output: Console) -> tuple[Answer, Terminal]:
@@ -101,8 +109,7 @@ async def _ask(omni: OmniRuntime, job: DemoJob, output: Console) -> tuple[Answer
         began_at = trio.current_time()
         async with omni.generate(job.question, request_id="demo", timeout_s=job.timeout_s) as stream:
             async for item in stream:
-                sentence = answer.take(item, trio.current_time() - began_at)
-                view.show(sentence)
+                view.show(answer.take(item, trio.current_time() - began_at))
     assert stream.terminal is not None
     return answer, stream.terminal
 
@@ -112,6 +119,14 @@ def _whole(answer: Answer) -> array[float]:
     for samples in others:
         first.extend(samples)
     return first
+
+
+def _write_pictures(file: Path, pictures: Sequence[Picture]) -> None:
+    """Side by side, as one. Raises UsageError naming the folder: disk full, no access. Blocking."""
+    import numpy as np
+
+    info = {"model": f"{PIPELINE} painter"} | {key: str(pictures[0].meta[key]) for key in ("seed", "steps")}
+    write_png(file, np.concatenate([picture.image.numpy() for picture in pictures], axis=1), info)
 
 
 def _listen(answer: Answer) -> tuple[str, ...] | None:
@@ -155,7 +170,9 @@ def _document(job: DemoJob, session: Session[_Told]) -> dict[str, Any]:
         "first_text_s": answer.first_text_s,
         "last_text_s": answer.last_text_s,
         "sentences": sentences,
-        "file": told.file,
+        "pictures": [{"part": picture.part, "at_s": picture.at_s} for picture in answer.painted()],
+        "file": None if told.file is None else str(told.file),
+        "picture_file": None if told.picture_file is None else str(told.picture_file),
         "audio_s": answer.audio_s,
         "stats": stats_rows(stats_of(told.terminal)),
         "startup_s": session.startup_s,

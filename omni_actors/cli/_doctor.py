@@ -55,6 +55,7 @@ _PACKAGES = (
     _Package(("torch",), _DEMO, _VLLM),
     _Package(("transformers",), _DEMO, _VLLM),
     *(_Package((name,), _DEMO, "'omni-actors[demo]'") for name in ("hibari-tts", "onnxruntime")),
+    *(_Package((name,), _DEMO, "'omni-actors[diffusion]'") for name in ("diffusers", "greenlet")),
     *(_Package((name,), _JUDGE, "'omni-actors[demo]'") for name in ("pocketsphinx", "soxr")),
 )
 
@@ -134,6 +135,7 @@ def _weights() -> Finding:
     from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS
 
     files = [WEIGHTS / stage / "model.safetensors" for stage in ("thinker", "talker")]
+    files.append(WEIGHTS / "painter" / "unet" / "diffusion_pytorch_model.safetensors")
     absent = [str(file.relative_to(WEIGHTS)) for file in files if not file.is_file()]
     value = f"{sum(file.stat().st_size for file in files) / 1e6:.1f} MB" if not absent else f"no {', '.join(absent)}"
     hint = "make train, or install the package again"

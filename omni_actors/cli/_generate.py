@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from omni_actors._errors import InvalidRequest, OmniError, UsageError
+from omni_actors._files import ready_folder
 from omni_actors.cli._answers import Answer, stats_of, stats_rows
 from omni_actors.cli._exit import Code, block, describe, print_json
 from omni_actors.cli._params import stage_params
@@ -17,7 +18,7 @@ from omni_actors.cli._session import Session, run_session
 from omni_actors.cli._tables import shutdown_json, shutdown_line, stats_table
 from omni_actors.config import resolve
 from omni_actors.lifecycle import Kind, Terminal
-from omni_actors.pipelines._sound import ready_folder, write_wav
+from omni_actors.pipelines._sound import write_wav
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

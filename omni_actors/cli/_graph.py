@@ -37,7 +37,8 @@ def _words(name: str, spec: PipelineSpec) -> tuple[str, ...]:
     stage = spec.stage(name)
     copies = f" x{stage.replicas}" if stage.replicas > 1 else ""
     devices = f" on {stage.devices}" if stage.devices is not None else ""
-    return (name, f"{stage.engine}{copies}{devices}")
+    beside = ("with companions",) if stage.companions is not None else ()
+    return (name, f"{stage.engine}{copies}{devices}", *beside)
 
 
 def mermaid(spec: PipelineSpec) -> str:
@@ -57,6 +58,9 @@ def _ident(name: str) -> str:
 
 
 def _document(spec: PipelineSpec) -> dict[str, Any]:
-    stages = [{"name": s.name, "engine": s.engine, "replicas": s.replicas, "output": s.output} for s in spec.stages]
+    stages = [
+        {"name": s.name, "engine": s.engine, "replicas": s.replicas, "output": s.output, "companions": s.companions}
+        for s in spec.stages
+    ]
     edges = [{"from": e.stage, "to": s.name, "mode": e.mode} for s in spec.stages for e in s.inputs]
     return {"pipeline": spec.name, "stages": stages, "edges": edges, "mermaid": mermaid(spec)}

@@ -22,6 +22,7 @@ import attrs
 import msgspec
 
 from omni_actors._errors import UsageError
+from omni_actors._files import complete_file
 from omni_actors.cli import _prove_view as view
 from omni_actors.cli._exit import Code, Missing, print_json
 from omni_actors.cli._prove_workers import Batch, Workers
@@ -99,7 +100,8 @@ def _draw(verdict: view.Verdict, job: ProveJob, progress: Console) -> Path | Non
     if failure is None or path is None:
         return None
     try:
-        path.write_text(timeline.svg(failure.history, failure.violation), encoding="utf-8")
+        with complete_file(path) as file:
+            file.write(timeline.svg(failure.history, failure.violation).encode())
     except OSError as error:
         progress.print(f"cannot write the picture to {path}: {error.strerror}", markup=False, highlight=False)
         return None

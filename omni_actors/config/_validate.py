@@ -98,6 +98,9 @@ def _stage(stage: StageSpec, spec: PipelineSpec, kinds: Collection[str]) -> Iter
     yield from _numbers(stage, (), None)
     yield from _words(stage, kinds)
     producers = len({edge.stage for edge in stage.inputs})
+    if stage.companions is not None and not _read_whole(stage.name, spec):
+        hint = "give another stage this one as an input, in mode whole"
+        yield Problem(("companions",), "companions that no stage gets to see", hint, joint=True)
     if stage.transform is None and producers > 1:
         hint = "a stage with several inputs needs one"
         yield Problem((), f"{producers} inputs and no transform", hint, joint=True)
@@ -111,7 +114,7 @@ def _stage(stage: StageSpec, spec: PipelineSpec, kinds: Collection[str]) -> Iter
 
 
 def _words(stage: StageSpec, kinds: Collection[str]) -> Iterator[Problem]:
-    """The stage's name, engine kind, modality and transform, each on its own."""
+    """The stage's name, engine kind, modality and functions, each on its own."""
     if not _STAGE_NAME.match(stage.name):
         hint = "a letter, then up to 31 letters, digits, - or _"
         yield Problem((), f"{short(stage.name)} is no name for a stage", hint)
@@ -121,8 +124,14 @@ def _words(stage: StageSpec, kinds: Collection[str]) -> Iterator[Problem]:
     if stage.output is not None and stage.output not in get_args(Modality):
         hint = did_you_mean(stage.output, get_args(Modality))
         yield Problem(("output",), f"unknown modality {short(stage.output)}", hint)
-    if stage.transform is not None and not is_dotted(stage.transform):
-        yield Problem(("transform",), f"{short(stage.transform)} is not a dotted path", "write package.module:name")
+    for field in ("transform", "companions"):
+        path = getattr(stage, field)
+        if path is not None and not is_dotted(path):
+            yield Problem((field,), f"{short(path)} is not a dotted path", "write package.module:name")
+
+
+def _read_whole(name: str, spec: PipelineSpec) -> bool:
+    return any(edge.stage == name and edge.mode != "segments" for stage in spec.stages for edge in stage.inputs)
 
 
 def _edge(stage: StageSpec, index: int, names: list[str]) -> Iterator[Problem]:

@@ -24,13 +24,16 @@ def _frozen_map(value: Mapping[str, Any] | None) -> Mapping[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class Deadlines:
-    """Seconds that one stage is given. ``None`` for ``hang_s`` means the engine kind's default (vLLM 60, ours 10)."""
+    """Seconds that one stage is given. ``None`` means the engine kind's default: ``hang_s`` (silence where an answer is
+    owed) vLLM 60, ours 10; ``step_s`` (inside one step, as ours tell) 300.
+    """
 
     start_s: float = 600.0
     placement_s: float = 30.0
     edge_s: float = 60.0
     silence_s: float = 5.0
     hang_s: float | None = None
+    step_s: float | None = None
     stop_s: float = 10.0
     kill_s: float = 2.0
     stable_s: float = 60.0
@@ -61,7 +64,9 @@ class StageSpec:
 
     ``transform`` is the dotted path of ``f(upstream, request) -> prompt`` (see ``lifecycle.Upstream``); without it a
     root stage gets the user's prompt and an inner stage its single producer's token ids (LLM) or tensors.
-    ``cheap`` declares that the transform takes microseconds, so that it runs inline and not in a thread.
+    ``companions`` is that of ``f(upstream, request) -> {name: prompt}``: works that this stage does beside its main one
+    (guidance without the prompt, say), for the transforms of its consumers; an empty mapping is none, eight the most.
+    ``cheap`` declares that both take microseconds, so that they run inline and not in a thread.
     ``output`` is the modality a user can ask for, or None for an inner stage.
     ``params`` are the default sampling parameters; ``fixed_params`` cannot be overridden by a caller.
     """
@@ -76,6 +81,7 @@ class StageSpec:
     replicas: int = 1
     inputs: tuple[InputSpec, ...] = attrs.field(default=(), converter=_inputs)
     transform: str | None = None
+    companions: str | None = None
     cheap: bool = True
     output: Modality | None = None
     params: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)

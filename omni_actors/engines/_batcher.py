@@ -9,29 +9,46 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
+import math
 import sys
 import time
 import traceback
+from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from omni_actors._errors import ProtocolError
-from omni_actors.engines._generator import Chunk, Generator, Item, first_line, optional_step
+from omni_actors._errors import InvalidRequest, ProtocolError
+from omni_actors.engines._generator import Chunk, Generator, Item, Step, first_line, optional_fits, optional_step
 from omni_actors.wire import omni as wire
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Batcher", "Status"]
+__all__ = ["Batcher", "Called", "Inward", "Status"]
+
+TELL_S = 0.2
+"""How often the host hears of an item's steps if nobody asked to be shown them."""
+
+
+@attrs.frozen
+class Called:
+    """What came of a call: its answer, on its way from the thread that it ran in."""
+
+    result: wire.CallResult
+
+
+Inward = wire.Message | Called
+"""What comes to the working thread."""
 
 
 @attrs.define
 class Status:
-    """What the I/O thread tells the host about the working thread. Written by the latter alone, read by both.
+    """What the I/O thread tells the host about the working thread. Written by the latter (or the thread of a call).
 
-    ``busy_since`` is ``time.monotonic()`` at the start of the present call into the class, ``made`` counts chunks.
+    ``busy_since`` is ``time.monotonic()`` at the start of the present call into the class, ``made`` counts chunks and
+    steps.
     """
 
     busy_since: float | None = None
@@ -41,14 +58,16 @@ class Status:
 @attrs.define(eq=False)
 class _Live:
     item: Item
-    chunks: Iterator[Chunk]
+    chunks: Iterator[Chunk | Step]
     seq: int = 0
+    told_at: float = -math.inf
 
 
 class Batcher:
     """Batches items for one hosted class.
 
-    ``inbox`` gives the next message or None; ``post`` takes a message with its frames, and may wait for room.
+    ``inbox`` gives the next message or None; ``post`` takes a message with its frames, and may wait for room. ``aside``
+    runs a function in a thread of its own and puts what it returns into the inbox.
     """
 
     def __init__(
@@ -56,26 +75,30 @@ class Batcher:
         generator: Generator,
         *,
         max_batch: int,
-        inbox: Callable[[], wire.Message | None],
+        inbox: Callable[[], Inward | None],
         post: Callable[[wire.Message, list[wire.Frame]], None],
         status: Status,
+        aside: Callable[[Callable[[], Called]], None],
     ) -> None:
         self._generator = generator
-        self._step = optional_step(generator)
+        self._step, self._fits = optional_step(generator), optional_fits(generator)
         self._joinable = bool(getattr(generator, "joinable", True))
         self._max_batch = max_batch
-        self._inbox, self._post, self._status = inbox, post, status
+        self._inbox, self._post, self._status, self._aside = inbox, post, status, aside
         # Bounded by the host's admission: every entry is a lease that the host holds credits for.
         self._waiting: list[tuple[int, int, wire.Submit]] = []
         self._arrivals = itertools.count()
         self._live: dict[str, _Live] = {}
+        # Bounded by the host: it leaves no more than MAX_PENDING_CALLS unanswered.
+        self._calls: deque[wire.Call] = deque()
+        self._calling = False
 
     @property
     def idle(self) -> bool:
-        """Whether a round would do nothing."""
-        return not (self._waiting or self._live)
+        """Whether a round would do nothing: there is no work, or a call is at work on the model."""
+        return self._calling or not (self._waiting or self._live or self._calls)
 
-    def take(self, message: wire.Message) -> None:
+    def take(self, message: Inward) -> None:
         """Take note of one message of the host."""
         match message:
             case wire.Submit():
@@ -83,11 +106,20 @@ class Batcher:
             case wire.Abort(keys=keys):
                 self._abort(set(keys))
             case wire.Call():
-                self._call(message)
+                self._calls.append(message)
+            case Called(result=result):
+                self._calling = False
+                self._say(result)
 
     def round(self) -> None:
-        """Admit, step, and one chunk of each live item. Aborts that arrive meanwhile act before the next chunk."""
+        """Admit, step, and one chunk of each live item. Aborts that arrive meanwhile act before the next chunk.
+
+        Where a call waits, it begins instead, and there are no rounds until its end.
+        """
         self._take_all()
+        if self._calls:
+            self._call(self._calls.popleft())
+            return
         self._admit()
         self._step_batch()
         for live in list(self._live.values()):
@@ -103,8 +135,12 @@ class Batcher:
         if self._live and not self._joinable:
             return
         while self._waiting and len(self._live) < self._max_batch:
-            submit = heapq.heappop(self._waiting)[2]
+            entry = heapq.heappop(self._waiting)
+            submit = entry[2]
             item = Item(key=submit.key, prompt=submit.prompt, params=submit.params, index=submit.index)
+            if self._live and not self._has_room(item):
+                heapq.heappush(self._waiting, entry)
+                return
             try:
                 with self._inside():
                     chunks = iter(self._generator.start(item))
@@ -112,6 +148,14 @@ class Batcher:
                 self._fail(item.key, error)
             else:
                 self._live[item.key] = _Live(item, chunks)
+
+    def _has_room(self, item: Item) -> bool:
+        """What ``fits`` raises will be raised by ``start`` as well, and belongs to this item alone."""
+        try:
+            return bool(self._fits(item, [live.item for live in self._live.values()]))
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            return True
 
     def _step_batch(self) -> None:
         if not self._live:
@@ -129,6 +173,10 @@ class Batcher:
         try:
             with self._inside():
                 chunk = next(live.chunks, None)
+            self._status.made += 1
+            if isinstance(chunk, Step):
+                self._tell(live, chunk)
+                return
             finished = chunk is None or _checked(chunk).finished
             self._say(_output(live, chunk or Chunk(finished=True), finished))
         except Exception as error:
@@ -136,10 +184,15 @@ class Batcher:
             self._fail(key, error)
             return
         live.seq += 1
-        self._status.made += 1
         if finished:
             self._leave(key)
             self._say(wire.Released(key))
+
+    def _tell(self, live: _Live, step: Step) -> None:
+        now = time.monotonic()
+        if step.shown or now - live.told_at >= TELL_S:
+            live.told_at = now
+            self._say(wire.Progress(live.item.key, step.done, step.total, step.eta_s, step.shown, _preview(step)))
 
     def _abort(self, keys: set[str]) -> None:
         kept = [entry for entry in self._waiting if entry[2].key not in keys]
@@ -165,6 +218,9 @@ class Batcher:
             traceback.print_exc(file=sys.stderr)
 
     def _fail(self, key: str, error: Exception) -> None:
+        if isinstance(error, InvalidRequest):
+            self._say(wire.Failed(key, error.message, invalid=True))
+            return
         traceback.print_exception(error, file=sys.stderr)
         self._say(wire.Failed(key, f"{type(error).__name__}: {first_line(error)}"))
 
@@ -173,16 +229,25 @@ class Batcher:
         if not callable(method):
             self._say(wire.CallResult(call.id, error=f"{type(self._generator).__name__} has no method {call.method!r}"))
             return
+        self._calling = True
+        self._aside(lambda: Called(self._answer(call, method)))
+
+    def _answer(self, call: wire.Call, method: Callable[..., Any]) -> wire.CallResult:
+        """Runs beside the working thread, which does nothing but listen meanwhile."""
+        self._status.busy_since = time.monotonic()
         try:
-            with self._inside():
-                value = method(*call.args)
-            self._say(wire.CallResult(call.id, value))
+            return _sendable(wire.CallResult(call.id, method(*call.args)))
         except Exception as error:
-            self._say(wire.CallResult(call.id, error=f"{type(error).__name__}: {first_line(error)}"))
+            return wire.CallResult(call.id, error=f"{type(error).__name__}: {first_line(error)}")
+        finally:
+            self._status.busy_since = None
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
-        """Inside the class: if this never ends, ``busy_since`` shows it."""
+        """Inside the class: if this never ends, ``busy_since`` shows it. During a call it speaks of the call."""
+        if self._calling:
+            yield
+            return
         self._status.busy_since = time.monotonic()
         try:
             yield
@@ -191,12 +256,31 @@ class Batcher:
 
     def _say(self, message: wire.Message) -> None:
         """Raises TypeError or ValueError for a message that the host could not read: the class's values are in it."""
-        frames = wire.encode(message)
-        try:
-            wire.decode(frames)
-        except ProtocolError as error:
-            raise ValueError(error.message) from None
-        self._post(message, frames)
+        self._post(message, _frames(message))
+
+
+def _frames(message: wire.Message) -> list[wire.Frame]:
+    """The frames of a message that the host can read. Raises TypeError or ValueError."""
+    frames = wire.encode(message)
+    try:
+        wire.decode(frames)
+    except ProtocolError as error:
+        raise ValueError(error.message) from None
+    return frames
+
+
+def _sendable(result: wire.CallResult) -> wire.CallResult:
+    """The same. Raises TypeError or ValueError for a value that cannot be sent."""
+    _frames(result)
+    return result
+
+
+def _preview(step: Step) -> wire.Tensor | None:
+    return None if step.preview is None else _tensor(step.preview)
+
+
+def _tensor(value: Any) -> wire.Tensor:
+    return value if isinstance(value, wire.Tensor) else wire.Tensor.from_numpy(value)
 
 
 def _checked(chunk: Any) -> Chunk:
@@ -206,9 +290,6 @@ def _checked(chunk: Any) -> Chunk:
 
 
 def _output(live: _Live, chunk: Chunk, finished: bool) -> wire.Output:
-    tensors = {
-        name: value if isinstance(value, wire.Tensor) else wire.Tensor.from_numpy(value)
-        for name, value in chunk.tensors.items()
-    }
+    tensors = {name: _tensor(value) for name, value in chunk.tensors.items()}
     reason = (chunk.finish_reason or "stop") if finished else None
     return wire.Output(live.item.key, live.seq, tensors, dict(chunk.meta), finished, reason)

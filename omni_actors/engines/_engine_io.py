@@ -29,7 +29,7 @@ from omni_actors.wire import omni as wire
 from omni_actors.wire.omni import LeaseState, State
 
 if TYPE_CHECKING:
-    from omni_actors.engines._batcher import Status
+    from omni_actors.engines._batcher import Inward, Status
 
 __all__ = ["EngineIO"]
 
@@ -47,7 +47,7 @@ class EngineIO:
     """The I/O thread and what the working thread does with it: ``post``, ``inbox``."""
 
     def __init__(self, address: str, identity: str, status: Status) -> None:
-        self.inbox: queue.SimpleQueue[wire.Message] = queue.SimpleQueue()
+        self.inbox: queue.SimpleQueue[Inward] = queue.SimpleQueue()
         self._status = status
         self._side = wire.EngineSide()
         self._outbox: deque[_Outbound] = deque()

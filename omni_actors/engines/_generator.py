@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-__all__ = ["Chunk", "Generator", "Item", "Unloadable", "load_generator"]
+__all__ = ["Chunk", "Generator", "Item", "Step", "Unloadable", "load_generator"]
 
 
 @attrs.frozen(kw_only=True)
@@ -23,6 +23,21 @@ class Chunk:
     meta: Mapping[str, Any] = attrs.field(factory=dict)
     finished: bool = False
     finish_reason: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """How far an item is: ``done`` of ``total`` steps (0: unknown), ``eta_s`` seconds to go (None: unknown).
+
+    ``preview``: what it looks like by now, uint8, shape (height, width, 3). ``shown``: the item's reader wants to know;
+    the host itself is content with hearing of it a few times a second.
+    """
+
+    done: int
+    total: int = 0
+    eta_s: float | None = None
+    preview: Any = None
+    shown: bool = False
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -44,7 +59,7 @@ class Generator(Protocol):
     """The interface of a hosted class. It is made once, as ``Class(**engine_args)``, and called from one thread.
 
     Work is done in rounds. In a round the engine admits waiting items (up to ``max_batch``), calls ``step`` if there is
-    one, then takes one chunk of each item's iterator. So a class without batching is one generator function::
+    one, then takes one chunk (or Step) of each item's iterator. So a class without batching is one generator function::
 
         class Beep:
             def start(self, item):
@@ -56,15 +71,18 @@ class Generator(Protocol):
     - An abort takes effect before the next chunk: the iterator is closed (``GeneratorExit`` at its ``yield``), and the
       item is in no later ``step``.
     - What ``start`` or an iterator raises fails that item alone; what ``step`` raises fails every item in the batch.
+      ``InvalidRequest`` says that the caller is to blame.
     - ``joinable = False`` (an attribute of the class): no item joins while others are at work.
-    - Public methods can be called from the host (``call``) between rounds, with and for plain values.
+    - ``fits(item, batch)`` says whether there is room for one more; asked only where others are at work.
+    - Public methods can be called from the host (``call``) between rounds, with and for plain values. They run one
+      after the other in a thread of their own, in which no round runs; aborts take effect meanwhile.
     - A computation that keeps Python's interpreter lock for longer than the stage's ``hang_s`` looks frozen.
 
-    Optional, thus not part of the Protocol's check: ``joinable: bool`` and
-    ``step(self, batch: Sequence[Item]) -> None``.
+    Optional, thus not part of the Protocol's check: ``joinable: bool``, ``step(self, batch: Sequence[Item]) -> None``
+    and ``fits(self, item: Item, batch: Sequence[Item]) -> bool``.
     """
 
-    def start(self, item: Item) -> Iterator[Chunk]:
+    def start(self, item: Item) -> Iterator[Chunk | Step]:
         """Begin an item: the iterator of its chunks. May set ``item.state`` for ``step``, which comes first."""
         ...
 
@@ -78,6 +96,8 @@ def load_generator(path: str, args: Mapping[str, Any]) -> Generator:
     module_name, _, name = path.partition(":")
     try:
         made = getattr(importlib.import_module(module_name), name)(**args)
+    except Unloadable:
+        raise
     except Exception as error:
         raise Unloadable(f"{path} cannot be started: {type(error).__name__}: {first_line(error)}") from error
     if not isinstance(made, Generator):
@@ -96,5 +116,15 @@ def optional_step(generator: Generator) -> Any:
     return getattr(generator, "step", _no_step)
 
 
+def optional_fits(generator: Generator) -> Any:
+    """The class's ``fits``, or a function that has always room."""
+    return getattr(generator, "fits", _always)
+
+
 def _no_step(batch: Sequence[Item]) -> None:
     """What a class without batching does before a round."""
+
+
+def _always(item: Item, batch: Sequence[Item]) -> bool:
+    """How much a class takes that does not say: as much as ``max_batch`` allows."""
+    return True

@@ -1,8 +1,10 @@
 """GenerationEngine: hosts any batch function as a stage. ``python -m omni_actors.engines.generation``.
 
 Two threads. This one works: it loads the class and runs the batch. The other (``_engine_io``) owns the socket and
-the signals. The payload on stdin is a msgpack map: ``env``, ``address``, ``identity``, ``class`` (dotted path),
-``args`` (its keyword arguments), ``max_batch``, ``path`` (directories to import from, behind our own).
+the signals. A third comes for each call of one of the class's methods; this one only listens meanwhile.
+
+The payload on stdin is a msgpack map: ``env``, ``address``, ``identity``, ``class`` (dotted path), ``args`` (its
+keyword arguments), ``max_batch``, ``path`` (directories to import from, behind our own).
 
 The process ends with 0 on Stop, SIGTERM or the end of its lifeline; with 1, and one last line on stderr that names
 the class, if that cannot be started.
@@ -14,19 +16,20 @@ import gc
 import os
 import queue
 import sys
+import threading
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from omni_actors.engines._batcher import Batcher, Status
+from omni_actors.engines._batcher import Batcher, Called, Inward, Status
 from omni_actors.engines._engine_io import EngineIO
-from omni_actors.engines._generator import Chunk, Generator, Item, Unloadable, load_generator
+from omni_actors.engines._generator import Chunk, Generator, Item, Step, Unloadable, load_generator
 from omni_actors.engines._lifeline import read_payload
 from omni_actors.wire import omni as wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Chunk", "Generator", "Item", "main"]
+__all__ = ["Chunk", "Generator", "Item", "Step", "main"]
 
 
 def main() -> NoReturn:
@@ -43,7 +46,14 @@ def main() -> NoReturn:
     # What loading has made stays for good: a collection need not walk it again and again.
     gc.collect()
     gc.freeze()
-    batcher = Batcher(generator, max_batch=max_batch, inbox=lambda: _next(io.inbox), post=io.post, status=status)
+    batcher = Batcher(
+        generator,
+        max_batch=max_batch,
+        inbox=lambda: _next(io.inbox),
+        post=io.post,
+        status=status,
+        aside=lambda work: _aside(work, io.inbox),
+    )
     try:
         _work(io.inbox, batcher)
     except BaseException:
@@ -62,7 +72,12 @@ def _load(payload: Mapping[str, Any]) -> Generator:
         os._exit(1)
 
 
-def _work(inbox: queue.SimpleQueue[wire.Message], batcher: Batcher) -> NoReturn:
+def _aside(work: Callable[[], Called], inbox: queue.SimpleQueue[Inward]) -> None:
+    """Do this in a thread of its own, and put what comes of it into the inbox."""
+    threading.Thread(target=lambda: inbox.put(work()), name="omni-call", daemon=True).start()
+
+
+def _work(inbox: queue.SimpleQueue[Inward], batcher: Batcher) -> NoReturn:
     while True:
         # No deadline: an idle engine waits for work for as long as it lives, and Stop ends the process around it.
         batcher.take(inbox.get())
@@ -70,7 +85,7 @@ def _work(inbox: queue.SimpleQueue[wire.Message], batcher: Batcher) -> NoReturn:
             batcher.round()
 
 
-def _next(inbox: queue.SimpleQueue[wire.Message]) -> wire.Message | None:
+def _next(inbox: queue.SimpleQueue[Inward]) -> Inward | None:
     try:
         return inbox.get_nowait()
     except queue.Empty:

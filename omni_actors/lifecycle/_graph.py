@@ -67,6 +67,10 @@ class Plan:
         """Whether somebody wants this stage's partial outputs: the user, or a splitter."""
         return stage in self.finals or any(edge.mode == "segments" for _, edge in self.consumers[stage])
 
+    def hands_over(self, stage: str) -> bool:
+        """Whether a consumer gets this stage's results, and its companions' with them. A splitter's gets text."""
+        return any(edge.mode != "segments" for _, edge in self.consumers[stage])
+
 
 class Graph:
     """All stages of a pipeline. Raises ConfigError for one that cannot work (unknown names, cycles, useless edges)."""

@@ -17,9 +17,10 @@ from omni_actors._errors import OmniError
 
 from ._graph import Node, Plan
 from ._states import LeaseState, RequestState
-from .events import Output, Payload, TextChunk
+from .events import Output, Payload, TensorChunk, TextChunk
 
 __all__ = [
+    "Companion",
     "Kind",
     "Lease",
     "Made",
@@ -54,7 +55,10 @@ class RequestView:
 
 @attrs.frozen(kw_only=True)
 class StageResult:
-    """Everything that one part and choice of a stage made. ``tensors``: name -> its pieces, in order."""
+    """Everything that one part and choice of a stage made. ``tensors``: name -> its pieces, in order.
+
+    ``companions``: what the stage's companion works made, by name; only in what a transform is given.
+    """
 
     stage: str
     part: int = 0
@@ -64,6 +68,7 @@ class StageResult:
     tensors: Mapping[str, tuple[Any, ...]] = attrs.field(factory=dict)
     meta: Mapping[str, Any] = attrs.field(factory=dict)
     finish_reason: str | None = None
+    companions: Mapping[str, StageResult] = attrs.field(factory=dict)
 
     @classmethod
     def of(cls, stage: str, part: int, index: int, made: Sequence[Made]) -> StageResult:
@@ -89,7 +94,11 @@ class StageResult:
 
 @attrs.frozen(kw_only=True)
 class Timing:
-    """When a stage got its first input, went to an engine, made its first and its last output; absolute seconds."""
+    """When a stage got its first input, went to an engine, made its first and its last output; absolute seconds.
+
+    ``tokens`` and ``first_at`` are what the user asked for; the stage's companions are counted in ``companion_tokens``
+    and, since the stage isn't done before they are, in ``finished_at``.
+    """
 
     stage: str
     ready_at: float | None = None
@@ -98,6 +107,7 @@ class Timing:
     finished_at: float | None = None
     tokens: int = 0
     audio_s: float = 0.0
+    companion_tokens: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -133,7 +143,10 @@ class Terminal:
 
 @attrs.define(eq=False)
 class Lease:
-    """One ADD to one replica. Its key is all that the engine knows of the request."""
+    """One ADD to one replica. Its key is all that the engine knows of the request.
+
+    ``index`` is the sample, from 0 up; companions count from -1 down.
+    """
 
     key: str
     record: Record
@@ -143,6 +156,13 @@ class Lease:
     replica: int
     generation: int
     state: LeaseState = LeaseState.LIVE
+
+    @property
+    def companion(self) -> str | None:
+        """Which companion's work it is; None for the main work."""
+        if self.index >= 0:
+            return None
+        return self.record.stages[self.stage].parts[self.part].companions[~self.index].name
 
 
 @attrs.define(eq=False)
@@ -162,7 +182,7 @@ class Made:
         if isinstance(payload, TextChunk):
             self.texts.append(payload.text)
             self.token_ids += payload.token_ids
-        else:
+        elif isinstance(payload, TensorChunk):
             self.meta.update(payload.meta)
             for name, tensor in payload.tensors.items():
                 self.tensors.setdefault(name, []).append(tensor)
@@ -171,19 +191,35 @@ class Made:
 
 
 @attrs.define(eq=False)
+class Companion:
+    """Work beside a part's main work, on the same engine: what it made is for the next stage's transform alone."""
+
+    name: str
+    made: Made = attrs.field(factory=Made)
+    answered: bool = False
+    finished: bool = False
+
+
+@attrs.define(eq=False)
 class Part:
-    """One part of one stage: what its choices made, and the outputs that must wait for earlier parts."""
+    """One part of one stage: what its choices and companions made, and the outputs that must wait for earlier parts."""
 
     samples: int
     finished: int = 0
     made: dict[int, Made] = attrs.field(factory=dict)
     held: list[Output] = attrs.field(factory=list)
     answered: bool = False
+    companions: tuple[Companion, ...] = ()
+
+    @property
+    def spoken(self) -> bool:
+        """Whether every sample has finished: the main work makes nothing more."""
+        return self.finished == self.samples
 
     @property
     def done(self) -> bool:
-        """Whether every sample has finished."""
-        return self.finished == self.samples
+        """Whether every sample and every companion has finished."""
+        return self.finished == self.samples and all(companion.finished for companion in self.companions)
 
 
 @attrs.define(eq=False)
@@ -209,6 +245,7 @@ class StageProgress:
     finished_at: float | None = None
     tokens: int = 0
     audio_s: float = 0.0
+    companion_tokens: int = 0
 
     @property
     def complete(self) -> bool:
@@ -216,7 +253,7 @@ class StageProgress:
         return self.total is not None and self.done == self.total
 
     def results(self) -> tuple[StageResult, ...]:
-        """Everything so far, in (part, choice) order."""
+        """Everything so far, in (part, choice) order. Companions are no result of a request."""
         return tuple(
             StageResult.of(self.node.name, number, index, (made,))
             for number, part in sorted(self.parts.items())
@@ -230,7 +267,12 @@ class StageProgress:
         self.finished_at = now
         if isinstance(payload, TextChunk):
             self.tokens += len(payload.token_ids)
-        elif (audio := payload.tensors.get("audio")) is not None and (rate := payload.meta.get("sample_rate")):
+        elif isinstance(payload, TensorChunk):
+            self._count_audio(payload)
+
+    def _count_audio(self, payload: TensorChunk) -> None:
+        audio, rate = payload.tensors.get("audio"), payload.meta.get("sample_rate")
+        if audio is not None and rate:
             self.audio_s += audio.shape[0] / rate
 
     def timing(self) -> Timing:
@@ -243,6 +285,7 @@ class StageProgress:
             finished_at=self.finished_at,
             tokens=self.tokens,
             audio_s=self.audio_s,
+            companion_tokens=self.companion_tokens,
         )
 
 

@@ -6,21 +6,27 @@ whatever can be opened now. That is what makes fan-out, fan-in, segments and the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import msgspec
 
 from omni_actors._errors import EngineRejected, OmniError, TransformFailed
 
-from ._record import Made, Part, Record, StageProgress, StageResult
-from .events import Output, Payload, TextChunk
+from ._record import Companion, Made, Part, Record, StageProgress, StageResult
+from .events import Output, Payload, StepChunk, TextChunk
 
 if TYPE_CHECKING:
     from ._graph import Edge
 
-__all__ = ["Decision", "Deliver", "Fail", "Finish", "Forward", "advance", "opened", "produced", "rejected", "streamed"]
+__all__ = [
+    "Decision", "Deliver", "Fail", "Finish", "Forward", "advance", "blamed", "opened", "produced", "rejected",
+    "streamed",
+]  # fmt: skip
+
+_Error = TypeVar("_Error", bound=OmniError)
 
 
 class Deliver(msgspec.Struct, frozen=True):
@@ -54,10 +60,12 @@ class Fail:
 Decision = Deliver | Forward | Finish | Fail
 
 
-def opened(record: Record, stage: str, part: int, samples: int) -> None:
-    """A forward has become ``samples`` leases."""
+def opened(record: Record, stage: str, part: int, samples: int, companions: Sequence[str] = ()) -> None:
+    """A forward has become ``samples`` leases, and one for each companion: the first has index -1, the next -2."""
     assert samples > 0, "a part that nobody works on would never finish"
-    record.stages[stage].parts[part].samples = samples
+    mine = record.stages[stage].parts[part]
+    mine.samples = samples
+    mine.companions = tuple(Companion(name) for name in companions)
 
 
 def produced(
@@ -70,16 +78,16 @@ def produced(
     progress = record.stages[stage]
     mine = progress.parts[part]
     decisions: list[Decision] = []
-    if payload is not None:
+    if index < 0:
+        _keep_companion(progress, mine.companions[~index], payload, finished, now)
+    elif payload is not None:
         _keep(progress, mine, index, payload, now)
         if stage in record.plan.finals:
             _deliver(record, progress, part, index, payload, decisions)
         if index == 0 and record.plan.consumers[stage] and isinstance(payload, TextChunk):
             _cut(record, stage, payload.text, decisions)
     if finished:
-        mine.finished += 1
-        if mine.done:
-            decisions += _part_done(record, progress)
+        decisions += _finished(record, progress, mine, index)
     return decisions
 
 
@@ -108,11 +116,26 @@ def streamed(record: Record, stage: str, part: int, index: int, payload: Payload
 
 def _keep(progress: StageProgress, mine: Part, index: int, payload: Payload, now: float) -> None:
     mine.answered = True
+    if isinstance(payload, StepChunk):
+        return
     made = mine.made.get(index)
     if made is None:
         made = mine.made[index] = Made()
     made.add(payload)
     progress.count(payload, now)
+
+
+def _keep_companion(
+    progress: StageProgress, companion: Companion, payload: Payload | None, finished: bool, now: float
+) -> None:
+    """Neither the user nor a splitter hears of it; its tokens are not the user's."""
+    companion.answered, companion.finished = True, finished
+    progress.finished_at = now
+    if payload is None or isinstance(payload, StepChunk):
+        return
+    companion.made.add(payload)
+    if isinstance(payload, TextChunk):
+        progress.companion_tokens += len(payload.token_ids)
 
 
 def _deliver(
@@ -127,12 +150,19 @@ def _deliver(
         decisions.append(Deliver(output))
 
 
-def _part_done(record: Record, progress: StageProgress) -> list[Decision]:
-    progress.done += 1
-    decisions: list[Decision] = list(_release_held(progress))
-    if progress.complete:
+def _finished(record: Record, progress: StageProgress, mine: Part, index: int) -> list[Decision]:
+    """A splitter gets the end of the text with the main work's end; what else follows waits for the companions too."""
+    decisions: list[Decision] = []
+    spoken = False
+    if index >= 0:
+        mine.finished += 1
+        spoken = mine.spoken
+    if mine.done:
+        progress.done += 1
+        decisions += _release_held(progress)
+    if spoken:
         _cut(record, progress.node.name, "", decisions, finished=True)
-    return decisions + advance(record)
+    return decisions + advance(record) if spoken or mine.done else decisions
 
 
 def _release_held(progress: StageProgress) -> Iterator[Deliver]:
@@ -216,7 +246,7 @@ def _open_inherited(record: Record, progress: StageProgress, edge: Edge) -> list
     progress.total = source.total
     decisions: list[Decision] = []
     while (part := source.parts.get(progress.opened)) is not None and part.done and _window_open(progress, edge):
-        result = StageResult.of(edge.source, progress.opened, 0, (part.made[0],) if 0 in part.made else ())
+        result = _handed_over(edge.source, progress.opened, [part])
         decisions.append(_forward(progress, {edge.source: result}))
     return decisions
 
@@ -235,10 +265,34 @@ def _forward(progress: StageProgress, upstream: Mapping[str, StageResult]) -> Fo
 
 def _whole(progress: StageProgress) -> StageResult:
     """Choice 0 of all parts as one result: what a ``whole`` edge hands over."""
-    made = [part.made[0] for _, part in sorted(progress.parts.items()) if 0 in part.made]
-    return StageResult.of(progress.node.name, 0, 0, made)
+    return _handed_over(progress.node.name, 0, [part for _, part in sorted(progress.parts.items())])
+
+
+def _handed_over(stage: str, number: int, parts: Sequence[Part]) -> StageResult:
+    """Choice 0 of these parts, and each companion's share of them."""
+    result = StageResult.of(stage, number, 0, [part.made[0] for part in parts if 0 in part.made])
+    beside: dict[str, list[Made]] = {}
+    for part in parts:
+        for companion in part.companions:
+            beside.setdefault(companion.name, []).append(companion.made)
+    if not beside:
+        return result
+    companions = {name: StageResult.of(stage, number, 0, made) for name, made in beside.items()}
+    return attrs.evolve(result, companions=companions)
 
 
 def rejected(stage: str, why: str) -> EngineRejected:
     """An engine gave a lease up without finishing it."""
     return EngineRejected(f"stage {stage} gave the request up: {why}", stage=stage)
+
+
+def blamed(error: _Error, stage: str, companion: str | None) -> _Error:
+    """The error of a companion's work as its parent's: of the same kind, naming the companion, with its cause."""
+    if companion is None:
+        return error
+    made = copy.copy(error)
+    made.message = f"companion {companion!r} of stage {stage}: {error.message}"
+    made.args = (made.message,)
+    made.stage = error.stage or stage
+    made.__cause__ = error
+    return made

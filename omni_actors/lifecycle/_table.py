@@ -92,6 +92,18 @@ class RequestTable:
         self.unsettled += 1
         return record
 
+    def widen(self, record: Record, slots: int, nbytes: int) -> None:
+        """Take credits for the companions of a request that has no lease yet. Nothing for one that has ended.
+
+        Raises Overloaded or ShuttingDown; then nothing has changed, and the request is to be withdrawn: they come in
+        together or not at all.
+        """
+        if record.settled:
+            return
+        self.admission.enter(slots, nbytes, request_id=record.request_id)
+        record.slots += slots
+        record.nbytes += nbytes
+
     def begin(self, record: Record) -> None:
         """Its first work is about to be forwarded."""
         record.state = request_next(record.state, RequestEvent.BEGIN, record.key)
@@ -154,6 +166,8 @@ class RequestTable:
         key = f"{record.key}-{record.plan.index[stage]}"
         if part:
             key += f"-p{part}"
+        if index < 0:
+            return f"{key}-c{~index}"
         return f"{key}-s{index}" if index else key
 
     def open_lease(self, record: Record, stage: str, part: int, index: int, replica: int, generation: int) -> Lease:
@@ -170,11 +184,12 @@ class RequestTable:
         return lease
 
     def extend(self, record: Record, stage: str, nbytes: int) -> Lease | None:
-        """Take another piece of a request's input, of ``nbytes``, for its one lease on ``stage``.
+        """Take another piece of a request's input, of ``nbytes``, for its one main lease on ``stage``.
 
         None: the request, or this lease, has ended. Raises Overloaded or ShuttingDown; then nothing has changed.
         """
-        live = [lease for lease in record.leases.values() if lease.stage == stage and lease.state is LeaseState.LIVE]
+        mine = (lease for lease in record.leases.values() if lease.stage == stage and lease.index >= 0)
+        live = [lease for lease in mine if lease.state is LeaseState.LIVE]
         if record.settled or not live:
             return None
         (lease,) = live

@@ -23,6 +23,7 @@ __all__ = [
     "Produced",
     "Released",
     "ReplicaDied",
+    "StepChunk",
     "TensorChunk",
     "TextChunk",
 ]
@@ -68,7 +69,27 @@ class TensorChunk(msgspec.Struct, frozen=True, kw_only=True):
         return sum(t.nbytes for t in self.tensors.values())
 
 
-Payload = TextChunk | TensorChunk
+class StepChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the work is: ``done`` of ``total`` steps (0: unknown), ``eta_s`` more seconds (None: unknown).
+
+    Only for who asked for it (``params["progress"]`` of a diffusion stage). ``preview``: what it looks like by now, a
+    tensor of uint8, shape (height, width, 3), or None. It is news, not a result: nobody keeps it.
+    """
+
+    done: int
+    total: int = 0
+    eta_s: float | None = None
+    preview: Any = None
+    finish_reason: None = None
+    prompt_tokens: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it costs to hold unread, in bytes."""
+        return 64 + (self.preview.nbytes if self.preview is not None else 0)
+
+
+Payload = TextChunk | TensorChunk | StepChunk
 
 
 class Produced(msgspec.Struct, frozen=True, gc=False):
@@ -136,6 +157,11 @@ class Output(msgspec.Struct, frozen=True, gc=False):
     def audio(self) -> Any:
         """The new samples, a tensor of float32 in [-1, 1], shape (samples,); None for other modalities."""
         return self.payload.tensors.get("audio") if isinstance(self.payload, TensorChunk) else None
+
+    @property
+    def image(self) -> Any:
+        """A finished picture, a tensor of uint8, shape (height, width, 3); None for other modalities and previews."""
+        return self.payload.tensors.get("image") if isinstance(self.payload, TensorChunk) else None
 
     @property
     def sample_rate(self) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import trio
 
 from omni_actors._buggify import chance, pause
-from omni_actors._errors import EdgeTimeout, OmniError, RequestTimeout, SlowConsumer
+from omni_actors._errors import OmniError
 from omni_actors.lifecycle import (
     Admission,
     Decision,
@@ -38,16 +38,17 @@ from omni_actors.lifecycle import (
 from ._abort import AbortReport, Unconfirmed
 from ._deadlines import Deadlines, Timer
 from ._jobs import Jobs, in_thread
+from ._late import edge_timeout, request_timeout, slow_consumer
 from ._pieces import Pieces
 from ._stream import Stream
-from ._work import WorkMaker, prompt_size
+from ._work import Given, WorkMaker, Works, prompt_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from omni_actors.config.specs import Limits
     from omni_actors.lifecycle.events import Output
-    from omni_actors.stages import Replica, StageSupervisor, Work
+    from omni_actors.stages import Replica, StageSupervisor
 
 logger = logging.getLogger("omni_actors.request")
 
@@ -103,6 +104,7 @@ class RequestHandler:
             await trio.lowlevel.checkpoint()
             await pause("submit.prepare")
             prepared = {name: await self._prepare_root(record, name) for name in record.plan.roots}
+            self._widen(record, prepared)
         except BaseException:
             self.table.withdraw(record)
             raise
@@ -124,7 +126,7 @@ class RequestHandler:
             return None
         record = self._admit(view, priority, options, sink)
         try:
-            prepared = {name: self._maker.works(record, name, 0, view.prompt, view.params.get(name)) for name in roots}
+            prepared = {name: self._maker.works(record, name, 0, Given.plain(view, name)) for name in roots}
         except BaseException:
             self.table.withdraw(record)
             raise
@@ -134,8 +136,8 @@ class RequestHandler:
     def _light(self, name: str, view: RequestView) -> bool:
         """Whether the stage takes the prompt as it is, and is quick about it. Raises InvalidRequest."""
         stage = self.stages[name]
-        plain = stage.cheap and stage.transform is None
-        return plain and not self._maker.heavy(name, view.prompt, view.params.get(name))
+        plain = stage.cheap and stage.transform is None and stage.companions is None
+        return plain and not self._maker.heavy(name, Given.plain(view, name))
 
     def _admit(self, view: RequestView, priority: int, options: Mapping[str, Any] | None, sink: Sink | None) -> Record:
         plan = self.graph.plan(view.modalities)
@@ -146,24 +148,30 @@ class RequestHandler:
         record.sink = Stream(view.request_id, record.key, self.limits.stream_bytes) if sink is None else sink
         return record
 
-    def _begin(self, record: Record, deadline: float, prepared: dict[str, list[Work]]) -> None:
+    def _widen(self, record: Record, prepared: Mapping[str, Works]) -> None:
+        """The companions of the roots are admitted with their request, or it is refused. No await until they begin."""
+        slots = sum(len(works.companions) for works in prepared.values())
+        if slots:
+            self.table.widen(record, slots, sum(works.nbytes for works in prepared.values()))
+
+    def _begin(self, record: Record, deadline: float, prepared: dict[str, Works]) -> None:
         self.table.begin(record)
         if not record.settled:
             self._timer(record, deadline, lambda: self._timed_out(record))
             self._start(record, prepared)
 
-    async def _prepare_root(self, record: Record, name: str) -> list[Work]:
+    async def _prepare_root(self, record: Record, name: str) -> Works:
         """Input processing comes before the first lease, so that a bad prompt is the submitter's exception."""
         stage, maker = self.stages[name], self._maker
         if stage.cheap:
-            prompt, params = maker.transform(record, stage, {})
+            given = maker.transform(record, stage, {})
         else:
-            prompt, params = await in_thread(maker.transform, record, stage, {})
-        if maker.heavy(name, prompt, params):
-            return await in_thread(maker.works, record, name, 0, prompt, params)
-        return maker.works(record, name, 0, prompt, params)
+            given = await in_thread(maker.transform, record, stage, {})
+        if maker.heavy(name, given):
+            return await in_thread(maker.works, record, name, 0, given)
+        return maker.works(record, name, 0, given)
 
-    def _start(self, record: Record, prepared: dict[str, list[Work]]) -> None:
+    def _start(self, record: Record, prepared: dict[str, Works]) -> None:
         for decision in advance(record):
             assert isinstance(decision, Forward)
             self._ready(record, decision)
@@ -188,7 +196,7 @@ class RequestHandler:
     def deliver(self, record: Record, output: Output) -> None:
         """Give the user one output, or end the request of a reader who is too far behind."""
         if not record.sink.push(output):
-            self._too_slow(record)
+            self.settle(record, Kind.FAILED, error=slow_consumer(record, self.limits.stream_bytes))
 
     def fail(self, record: Record, failure: Fail) -> None:
         """Settle as failed; the error tells which request."""
@@ -203,11 +211,11 @@ class RequestHandler:
             self.jobs.spawn(record, self._forward_job, forward)
             return
         try:
-            prompt, params = self._maker.transform(record, stage, forward.upstream)
-            if self._maker.heavy(forward.stage, prompt, params):
-                self.jobs.spawn(record, self._prepare_job, forward, prompt, params)
+            given = self._maker.transform(record, stage, forward.upstream)
+            if self._maker.heavy(forward.stage, given):
+                self.jobs.spawn(record, self._prepare_job, forward, given)
                 return
-            works = self._maker.works(record, forward.stage, forward.part, prompt, params)
+            works = self._maker.works(record, forward.stage, forward.part, given)
         except OmniError as error:
             self.fail(record, Fail(forward.stage, error))
         else:
@@ -215,14 +223,14 @@ class RequestHandler:
 
     async def _forward_job(self, record: Record, forward: Forward) -> None:
         stage = self.stages[forward.stage]
-        prompt, params = await in_thread(self._maker.transform, record, stage, forward.upstream)
-        await self._prepare_job(record, forward, prompt, params)
+        given = await in_thread(self._maker.transform, record, stage, forward.upstream)
+        await self._prepare_job(record, forward, given)
 
-    async def _prepare_job(self, record: Record, forward: Forward, prompt: Any, params: Any) -> None:
-        works = await in_thread(self._maker.works, record, forward.stage, forward.part, prompt, params)
+    async def _prepare_job(self, record: Record, forward: Forward, given: Given) -> None:
+        works = await in_thread(self._maker.works, record, forward.stage, forward.part, given)
         self._place(record, forward, works)
 
-    def _place(self, record: Record, forward: Forward, works: list[Work]) -> None:
+    def _place(self, record: Record, forward: Forward, works: Works) -> None:
         stage = self.stages[forward.stage]
         replica = stage.try_place(self.table.load)
         if replica is not None and not chance("place.later"):
@@ -230,19 +238,22 @@ class RequestHandler:
         else:
             self.jobs.spawn(record, self._place_job, forward, works)
 
-    async def _place_job(self, record: Record, forward: Forward, works: list[Work]) -> None:
+    async def _place_job(self, record: Record, forward: Forward, works: Works) -> None:
         stage = self.stages[forward.stage]
         replica = await stage.place(self.table.load, trio.current_time() + stage.spec.deadlines.placement_s)
         self._bind(record, forward, works, replica)
 
-    def _bind(self, record: Record, forward: Forward, works: list[Work], replica: Replica) -> None:
-        """The one synchronous block: fence, leases, submit."""
+    def _bind(self, record: Record, forward: Forward, works: Works, replica: Replica) -> None:
+        """The one synchronous block: fence, leases, submit. Companions go where the main work goes, in this block."""
         if record.settled:
             return
-        opened(record, forward.stage, forward.part, len(works))
-        for work in works:
-            self.table.open_lease(record, forward.stage, forward.part, work.index, replica.number, replica.generation)
+        stage, part = forward.stage, forward.part
+        opened(record, stage, part, len(works.main), tuple(works.companions))
+        for index, work in works.indexed():
+            self.table.open_lease(record, stage, part, index, replica.number, replica.generation)
             replica.client.submit(work)
+        if works.companions and stage in record.plan.roots:
+            self._edge_timer(record, forward)
         self.pieces.look(record)
 
     # ------------------------------------------------------------------ timers of a request
@@ -254,30 +265,21 @@ class RequestHandler:
     def _ready(self, record: Record, forward: Forward) -> None:
         """A stage's input exists: its clock starts, and so does the deadline of the edge it came over."""
         progress = record.stages[forward.stage]
-        now = trio.current_time()
         if progress.ready_at is None:
-            progress.ready_at = now
+            progress.ready_at = trio.current_time()
         if progress.node.edges:
-            edge_s = self.stages[forward.stage].spec.deadlines.edge_s
-            self._timer(record, now + edge_s, lambda: self._edge_timed_out(record, forward, edge_s))
+            self._edge_timer(record, forward)
+
+    def _edge_timer(self, record: Record, forward: Forward) -> None:
+        edge_s = self.stages[forward.stage].spec.deadlines.edge_s
+        self._timer(record, trio.current_time() + edge_s, lambda: self._edge_timed_out(record, forward, edge_s))
 
     def _edge_timed_out(self, record: Record, forward: Forward, edge_s: float) -> None:
-        progress = record.stages[forward.stage]
-        if not (progress.parts[forward.part].answered or progress.parts[forward.part].done):
-            edge = f"{progress.node.edges[0].source}->{forward.stage}"
-            text = f"edge {edge}: stage {forward.stage} gave no output within {edge_s:g} s of its input"
-            self.fail(record, Fail(forward.stage, EdgeTimeout(text, edge=edge, stage=forward.stage)))
+        if (error := edge_timeout(record, forward, edge_s)) is not None:
+            self.fail(record, Fail(forward.stage, error))
 
     def _timed_out(self, record: Record) -> None:
-        seconds = trio.current_time() - record.submitted_at
-        waiting = [name for name, progress in record.stages.items() if not progress.complete]
-        text = f"request {record.request_id} did not finish within {seconds:.3g} s; unfinished: {', '.join(waiting)}"
-        error = RequestTimeout(text, request_id=record.request_id, stage=waiting[0] if waiting else None)
-        self.settle(record, Kind.TIMED_OUT, error=error)
-
-    def _too_slow(self, record: Record) -> None:
-        text = f"request {record.request_id}: more than {self.limits.stream_bytes} bytes of output were not read"
-        self.settle(record, Kind.FAILED, error=SlowConsumer(text, request_id=record.request_id))
+        self.settle(record, Kind.TIMED_OUT, error=request_timeout(record, trio.current_time()))
 
     # ------------------------------------------------------------------ the end of a request
 

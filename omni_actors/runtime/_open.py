@@ -140,6 +140,7 @@ def _stage(spec: StageSpec, kind: EngineKind, place: World, inbox: Inbox) -> Sta
         transport=place.transport,
         send=inbox.put,
         transform=load_object(spec.transform) if spec.transform else None,
+        companions=load_object(spec.companions) if spec.companions else None,
     )
 
 

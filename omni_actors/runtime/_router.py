@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from omni_actors._buggify import chance
-from omni_actors._errors import EngineDead, StageFailed
+from omni_actors._errors import EngineDead, OmniError, StageFailed
 from omni_actors.actors import open_mailbox
-from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, produced, rejected, streamed
+from omni_actors.lifecycle import Fail, Lease, LeaseEvent, LeaseState, blamed, produced, rejected, streamed
 from omni_actors.lifecycle.events import Batch, LeaseFailed, Produced, Released
 
 if TYPE_CHECKING:
@@ -153,13 +153,13 @@ class Router:
         unfinished = lease.state is LeaseState.LIVE
         self._table.step(lease, LeaseEvent.RELEASE)
         if unfinished and not lease.record.settled:
-            self._handler.fail(lease.record, Fail(lease.stage, rejected(lease.stage, "it was released unfinished")))
+            self._fail(lease, rejected(lease.stage, "it was released unfinished"))
 
     def _failed(self, lease: Lease, event: LeaseFailed) -> None:
         unfinished = lease.state is LeaseState.LIVE
         self._table.step(lease, LeaseEvent.FAIL)
         if unfinished and not lease.record.settled:
-            self._handler.fail(lease.record, Fail(lease.stage, event.error))
+            self._fail(lease, event.error)
 
     def _died(self, batch: Batch, error: EngineDead) -> None:
         """Exactly the leases of this generation end, and the requests fail whose work it had not finished (I17)."""
@@ -171,7 +171,11 @@ class Router:
             self._table.step(lease, LeaseEvent.DIE)
         for lease in unfinished:
             if not lease.record.settled:
-                self._handler.fail(lease.record, Fail(lease.stage, _stage_failed(batch, error)))
+                self._fail(lease, _stage_failed(batch, error))
+
+    def _fail(self, lease: Lease, error: OmniError) -> None:
+        """A lease's failure is its request's; a companion's names the companion."""
+        self._handler.fail(lease.record, Fail(lease.stage, blamed(error, lease.stage, lease.companion)))
 
 
 def _stage_failed(batch: Batch, dead: EngineDead) -> StageFailed:

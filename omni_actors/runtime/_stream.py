@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from omni_actors.lifecycle import Kind, Terminal
-from omni_actors.lifecycle.events import Output, TextChunk
+from omni_actors.lifecycle.events import Output, StepChunk, TextChunk
 
 __all__ = ["Stream"]
 
@@ -57,6 +57,10 @@ class Stream:
                 return True
             if type(last) is Output and _joins(last, output):
                 unread[-1] = [last, output]
+                return True
+            if type(last) is Output and _outdates(last, output):
+                self._bytes -= last.payload.nbytes
+                unread[-1] = output
                 return True
         unread.append(output)
         if (reader := self._reader) is not None:
@@ -130,6 +134,16 @@ def _joins(last: Output, new: Output) -> bool:
         isinstance(last.payload, TextChunk)
         and isinstance(new.payload, TextChunk)
         and last.payload.finish_reason is None
+        and (last.stage, last.index, last.part) == (new.stage, new.index, new.part)
+    )
+
+
+def _outdates(last: Output, new: Output) -> bool:
+    """How far the work is now says all that how far it was had said, but for a preview."""
+    return (
+        isinstance(last.payload, StepChunk)
+        and isinstance(new.payload, StepChunk)
+        and last.payload.preview is None
         and (last.stage, last.index, last.part) == (new.stage, new.index, new.part)
     )
 

@@ -113,6 +113,10 @@ class StageClient(Protocol):
         """Since when the engine owes us something (a live lease, a pending call); None: it may be silent."""
 
     @property
+    def step_s(self) -> float:
+        """For how many seconds the engine has been inside one step, as it last told; 0: it is not, or nobody knows."""
+
+    @property
     def last_made(self) -> float:
         """``trio.current_time()`` of the last output of any lease; ``-inf`` before the first."""
 
@@ -178,6 +182,8 @@ class EngineKind(Protocol):
     """One kind of engine, found by entry point ``omni_actors.engines``."""
 
     hang_s: float
+    step_s: float
+    """Defaults of the deadlines that have these names."""
     slow_frontend: bool
     """Whether ``frontend`` takes long enough (imports, files) to belong into a thread."""
 

@@ -57,6 +57,11 @@ class StageContext:
         """Seconds of silence, while something is owed, after which an engine counts as hung."""
         return self.spec.deadlines.hang_s if self.spec.deadlines.hang_s is not None else self.kind.hang_s
 
+    @property
+    def step_s(self) -> float:
+        """Seconds that an engine may be inside one step, alive as it may look."""
+        return self.spec.deadlines.step_s if self.spec.deadlines.step_s is not None else self.kind.step_s
+
 
 @attrs.frozen(kw_only=True)
 class Ending:
@@ -217,7 +222,9 @@ class Generation:
             self._conclude("protocol", f"broke its wire: {_first(group)}", cause=_first(group))
 
     async def _watch_hang(self) -> None:
-        """The detector of silence. Liveness is owed only while something is owed; an idle engine is let alone.
+        """The detector of silence, and of steps that never end, which it looks for every ``silence_s`` or so.
+
+        Liveness is owed only while something is owed; an idle engine is let alone.
 
         A wake-up that comes late shows that this process itself did not run (Ctrl-Z, a starved machine) and could not
         hear: the engine's time begins anew then.
@@ -234,6 +241,9 @@ class Generation:
             now = trio.current_time()
             if now >= limit:
                 self._conclude("hang", f"owed an answer and was silent for {now - heard:.3g} s")
+                return
+            if self.client.step_s > self._context.step_s and now > self.client.hang_extension:
+                self._conclude("hang", f"lives, but has been inside one step for {self.client.step_s:.3g} s")
                 return
             if pinged < heard and now >= heard + silence_s:
                 self.client.ping()

@@ -92,8 +92,9 @@ class StageSupervisor:
         transport: Transport,
         send: Callable[[Batch], Awaitable[None]],
         transform: Callable[..., Any] | None = None,
+        companions: Callable[..., Any] | None = None,
     ) -> None:
-        self.spec, self.transform, self.cheap = spec, transform, spec.cheap
+        self.spec, self.transform, self.companions, self.cheap = spec, transform, companions, spec.cheap
         self.standing: dict[str, tuple[str, tuple[Any, ...]]] = {}
         context = StageContext(
             spec=spec,

@@ -7,6 +7,7 @@ stage with a ``script`` stands in for a real one: it takes any sampling params, 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
@@ -155,6 +156,7 @@ class FakeCoreKind:
     """The engine kind (see ``EngineKind``). As a process it is ``omni_actors.testing.fake_core``."""
 
     hang_s = 60.0
+    step_s = math.inf
     slow_frontend = False
 
     def check(self, spec: StageSpec) -> None:

@@ -24,7 +24,7 @@ from ._hypothesis import by_seed_alone
 from ._reduce import smallest
 from ._scripted import spec_of
 from ._subject import Subject, edges, subject
-from .invariants import Violation
+from .invariants import Facts, Violation
 from .sim._history import Faulted, History, Opened, Refused, TerminalSeen, Wire
 from .sim._scenario import Scenario
 from .strategies import INJECTED
@@ -47,6 +47,7 @@ DEEP = 10
 
 FATES = tuple(f"terminal {kind.value}" for kind in Kind)
 FAULTS = tuple(f"fault {name}" for name in ("kill", "stall", "resume", "exit", *INJECTED))
+COMPANIONS = tuple(f"companion {fate}" for fate in ("early", "late", "dead"))
 SHAPES = tuple(f"edge {name}" for name in ("whole", "segments", "fan-in", "fan-out"))
 
 
@@ -55,7 +56,8 @@ class Proof:
     """What was run and found. ``violation``, ``scenario`` (shrunk), ``history`` and ``batch_seed`` are of the failure.
 
     ``seen`` counts, each under ``"<what> <name>"``: terminals, errors, faults done, operations, sites, edges that work
-    went over, and runs that opened. ``planned``: what of that must have happened. ``seconds`` are real ones.
+    went over, companions by what became of them, and runs that opened. ``planned``: what of that must have happened.
+    ``seconds`` are real ones.
     """
 
     examples: int
@@ -136,7 +138,7 @@ def prove(
         seed=seed,
         seconds=time.perf_counter() - begun,
         seen=search.seen,
-        planned=frozenset([*FATES, *FAULTS, *(SHAPES if spec is None else edges(spec))]),
+        planned=frozenset([*FATES, *FAULTS, *((*SHAPES, *COMPANIONS) if spec is None else edges(spec))]),
         violation=found.violation if found else None,
         scenario=found.scenario if found else None,
         history=found.history if found else None,
@@ -285,6 +287,20 @@ def _seen(history: History) -> Iterator[str]:
     yield from (f"site {site}" for site in sorted(history.sites))
     yield from (f"op {type(op).__name__.lower()}" for op in (history.scenario or Scenario()).ops)
     yield from _edges_used(history.pipeline, worked)
+    if any(stage.companions for stage in history.pipeline.stages):
+        yield from _companions(Facts(history))
+
+
+def _companions(facts: Facts) -> Iterator[str]:
+    """What became of the companions: early and late ones finish before and after their main work."""
+    for lease in facts.leases.values():
+        if (main := facts.main_of(lease)) is None:
+            continue
+        if lease.finished is not None:
+            early = main.finished is None or lease.finished < main.finished
+            yield f"companion {'early' if early else 'late'}"
+        elif lease.how in ("died", "failed"):
+            yield f"companion {'dead' if lease.how == 'died' else 'failed'}"
 
 
 def _edges_used(spec: PipelineSpec, worked: set[str]) -> Iterator[str]:

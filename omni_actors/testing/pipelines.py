@@ -5,13 +5,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from omni_actors.runtime import StageInput
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from omni_actors.lifecycle import RequestView, StageResult
 
 __all__ = [
-    "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "in_a_thread", "join", "join_bytes",
+    "blend", "blend_bytes", "broken", "broken_split", "echo", "fours", "guides", "in_a_thread", "join", "join_bytes",
     "repeat_prompt", "speak", "voice", "words",
 ]  # fmt: skip
 
@@ -70,13 +72,23 @@ def join_bytes(upstream: Mapping[str, StageResult], request: RequestView) -> dic
 
 
 def blend(upstream: Mapping[str, StageResult], request: RequestView) -> str:
-    """Any producers, on any wire, as an LLM's prompt: what each made, in stage order."""
-    return "+".join(_words(upstream[name]) for name in sorted(upstream))
+    """Any producers, on any wire, as an LLM's prompt: what each made, and its companions, in stage order."""
+    results = [upstream[name] for name in sorted(upstream)]
+    return "+".join(_words(each) for result in results for each in (result, *result.companions.values()))
 
 
 def blend_bytes(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, Any]:
     """The same for an omni-wire stage."""
     return {"inputs": list(blend(upstream, request).encode())}
+
+
+def guides(upstream: Mapping[str, StageResult], request: RequestView) -> dict[str, StageInput]:
+    """Companions of a stage on any wire: a short one, which an LLM ends before its main work, and a long one."""
+    said = blend(upstream, request)
+    return {name: StageInput(f"{name} {request.request_id} {said}", {"max_tokens": n}) for name, n in _GUIDES.items()}
+
+
+_GUIDES = {"short": 1, "long": 64}
 
 
 def _words(result: StageResult) -> str:

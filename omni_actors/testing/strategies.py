@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from omni_actors.config import PipelineSpec
 
+from ._aim import aimed
 from ._scripted import Wire, wire_of
 from .ops import Abort, Call, Cancel, Exit, Inject, Kill, Leave, Op, Resume, Shutdown, Stall, Submit
 from .sim._scenario import Scenario, Stage
@@ -44,13 +45,15 @@ class Place:
     wire: Wire
     replicas: int
     output: str | None
+    companions: bool = False
 
 
 def places(pipeline: PipelineSpec | Sequence[Stage]) -> tuple[Place, ...]:
     """The stages of a pipeline. An LLM of a spec (``vllm``, ``fake-core``) is on vLLM's wire, all else on the other."""
     if isinstance(pipeline, PipelineSpec):
-        return tuple(Place(s.name, wire_of(s.engine), s.replicas, s.output) for s in pipeline.stages)
-    return tuple(Place(stage.name, stage.wire, stage.replicas, stage.output) for stage in pipeline)
+        found = ((s, wire_of(s.engine)) for s in pipeline.stages)
+        return tuple(Place(s.name, wire, s.replicas, s.output, s.companions is not None) for s, wire in found)
+    return tuple(Place(s.name, s.wire, s.replicas, s.output, s.companions) for s in pipeline)
 
 
 # ---------------------------------------------------------------------- seldom and often
@@ -160,6 +163,10 @@ _WIRES: SearchStrategy[Any] = st.sampled_from(("core", "omni"))
 _REPLICAS = st.sampled_from((1, 1, 1, 2, 3))
 _CHEAP = st.sampled_from((True, True, False))
 _BOOLEANS = st.booleans()
+_GUIDED: SearchStrategy[dict[str, Any]] = st.sampled_from(
+    ({"tokens": 16}, {"tokens": 16}, {"tokens": 24}, {"reject": "long"})
+)
+"""Of an LLM with companions: the one called long goes on while its main work has ended, or is refused."""
 _CUT = _some(_DEADLINES, one_in=6)
 _HOW = st.sampled_from(("chain", "chain", "any", "several", "root"))
 _OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
@@ -182,7 +189,10 @@ def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
             parts.add(stage.name)
         made.append(stage)
     read = {name for stage in made for name in stage.inputs}
-    return tuple(stage if stage.output or stage.name in read else with_output(stage) for stage in made)
+    whole = {name for stage in made if not stage.segments for name in stage.inputs}
+    ended = (stage if stage.output or stage.name in read else with_output(stage) for stage in made)
+    # Companions that nobody gets to see would be refused.
+    return tuple(msgspec.structs.replace(stage, companions=stage.companions and stage.name in whole) for stage in ended)
 
 
 def with_output(stage: Stage) -> Stage:
@@ -195,6 +205,8 @@ def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[
     wire: Wire = draw(_WIRES)
     inputs = draw(_inputs([stage.name for stage in before]))
     cores = {stage.name for stage in before if stage.wire == "core"}
+    companions = draw(_TEN) >= 7
+    guided = draw(_GUIDED) if companions and wire == "core" else {}
     return Stage(
         name=name,
         wire=wire,
@@ -204,7 +216,8 @@ def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[
         output=draw(_OUTPUTS[wire]),
         replicas=draw(_REPLICAS),
         cheap=draw(_CHEAP),
-        behaviour=draw(behaviours(wire)),
+        companions=companions,
+        behaviour={**draw(behaviours(wire)), **guided},
         deadlines=draw(_CUT),
     )
 
@@ -359,7 +372,7 @@ def scenarios(
     named = [msgspec.structs.replace(op, request=f"r{number}") for number, op in asked if op is not None]
     limits = {} if isinstance(known, PipelineSpec) else draw(_TIGHT)
     return Scenario(
-        ops=(*named, *(_aimed(draw, op, named) for op in others if op is not None)),
+        ops=(*named, *(aimed(draw, op, named, where) for op in others if op is not None)),
         stages=() if isinstance(known, PipelineSpec) else tuple(known),
         fakes={} if fakes is None else draw(fakes),
         seed=draw(_SEEDS),
@@ -369,16 +382,6 @@ def scenarios(
     )
 
 
-def _aimed(draw: DrawFn, op: Op, asked: Sequence[Submit]) -> Op:
-    """Most aborts and disconnects come while the request that they mean is at work."""
-    if not asked or not isinstance(op, Abort | Leave) or draw(_TEN) < 3:
-        return op
-    meant = draw(st.sampled_from(asked))
-    at = round(meant.at + draw(_SOON) / 100, 2)
-    return Abort(at=at, id=meant.user_id) if isinstance(op, Abort) else Leave(at=at, request=meant.request)
-
-
-_SOON = st.integers(0, 20)
 _LIMITS: dict[str, SearchStrategy[Any]] = {
     "max_requests": st.integers(1, 3),
     "stream_bytes": st.sampled_from((1, 40)),

@@ -110,7 +110,9 @@ def test_their_bounds_see_a_slow_and_a_late_side(bench, loads):
     def verdicts(seconds, ttft_s):
         found = {
             c: Measured(
-                rounds(seconds=seconds, ttft_s=ttft_s, concurrent=c), rounds(seconds=1.0, ttft_s=0.01, concurrent=c)
+                rounds(seconds=seconds, ttft_s=ttft_s, concurrent=c),
+                rounds(seconds=1.0, ttft_s=0.01, concurrent=c),
+                rounds(seconds=9.0, ttft_s=9.0, concurrent=c),  # a floor is there to be known, not to be held
             )
             for c in loads
         }

@@ -7,7 +7,7 @@ from omni_actors._errors import OmniError
 from omni_actors.cli._bench import Bound, judge
 from omni_actors.cli.benches import chain, engine
 from omni_actors.cli.benches._pairs import Measured, Pair, measure
-from omni_actors.cli.benches._sharing import SharedKind, reference_addresses
+from omni_actors.cli.benches._sharing import FLOOR_INDEX, REFERENCE_INDEX, SharedKind, guest_addresses
 from omni_actors.cli.benches._verdicts import compared
 from omni_actors.cli.benches._work import Answer, Job, Round, pipeline, prompts
 from omni_actors.config import validate
@@ -45,6 +45,35 @@ async def test_both_run_the_same_jobs_and_the_order_is_drawn():
     assert len(first) == 30
     assert 5 < first.count("ours") < 25
     assert len(found[4].ours) == len(found[4].reference) == 15
+
+
+async def test_the_floor_takes_turns_with_both_and_is_compared_with_the_reference():
+    turns = []
+
+    class Watched(Scripted):
+        async def run(self, job):
+            turns.append(self)
+            return await super().run(job)
+
+    ours, reference, floor = Watched(0.02), Watched(0.01), Watched(0.0125)
+    found = await measure(Pair(ours, reference, floor), {1: 3, 8: 2}, 15, lambda _: None)
+
+    assert ours.jobs == reference.jobs == floor.jobs
+    groups = [turns[at : at + 3] for at in range(0, len(turns), 3)]
+    assert all(set(group) == {ours, reference, floor} for group in groups)
+    for one in (ours, reference, floor):
+        assert 4 < sum(group[0] is one for group in groups) < 18
+    result = compared(found, {"rps_ratio_8": None, "floor_rps_ratio_8": None, "floor_cpu_ratio_1": None}, ())
+    for name, value in (("rps_ratio_8", 0.5), ("floor_rps_ratio_8", 0.8), ("floor_cpu_ratio_1", 1.25)):
+        assert [result.metrics[f"{name}{which}"] for which in ("", "_low", "_high")] == pytest.approx([value] * 3)
+    assert result.metrics["req_per_s_8_floor"] == pytest.approx(80)
+    assert result.metrics["req_per_s_8_ours"] == pytest.approx(50)
+    assert result.bounds == {}
+
+
+async def test_a_floor_that_says_something_else_is_no_floor():
+    with pytest.raises(OmniError, match="4 answers differ from the reference's at 2 concurrent"):
+        await measure(Pair(Scripted(), Scripted(), Scripted(word="six")), {2: 4}, 1, lambda _: None)
 
 
 async def test_different_answers_are_an_error():
@@ -101,20 +130,22 @@ def test_prompts_begin_alike_for_everybody():
     assert len(set(prompts(20))) > 10
 
 
-async def test_the_engine_is_told_of_both_clients(tmp_path):
+@pytest.mark.parametrize("guests", [[REFERENCE_INDEX], [REFERENCE_INDEX, FLOOR_INDEX]])
+async def test_the_engine_is_told_of_all_clients_in_the_order_of_their_indexes(tmp_path, guests):
     import msgspec
 
     from omni_actors.transport import ZmqTransport
 
     transport = ZmqTransport(tmp_path)
     spec = pipeline("engine").stages[0]
-    client = SharedKind(tmp_path).client(spec, lambda: None, transport, replica=0, generation=0)
+    client = SharedKind(tmp_path, len(guests)).client(spec, lambda: None, transport, replica=0, generation=0)
 
     hello = [b"\0\0", msgspec.msgpack.encode({"status": "HELLO", "local": True, "headless": False})]
     _, init = client._machine().on_handshake(hello)
 
     told = msgspec.msgpack.decode(init)["addresses"]
-    assert told["inputs"] == [client._input.address, reference_addresses(tmp_path, spec.name)[0]]
-    assert told["outputs"] == [client._output.address, reference_addresses(tmp_path, spec.name)[1]]
+    inputs, outputs = zip(*(guest_addresses(tmp_path, spec.name, index) for index in guests), strict=True)
+    assert told["inputs"] == [client._input.address, *inputs]
+    assert told["outputs"] == [client._output.address, *outputs]
     client.close()
     transport.close()

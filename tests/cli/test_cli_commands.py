@@ -96,7 +96,8 @@ def test_graph_draws_and_exports(deploy):
     assert "│ thinker   │ ══▶ text" in invoke("graph", deploy).stdout
     assert invoke("graph", deploy, "--mermaid").stdout.startswith("flowchart LR\n")
     made = json.loads(invoke("graph", deploy, "--json").stdout)
-    assert made["stages"] == [{"name": "thinker", "engine": "fake-core", "replicas": 1, "output": "text"}]
+    stage = {"name": "thinker", "engine": "fake-core", "replicas": 1, "output": "text", "companions": None}
+    assert made["stages"] == [stage]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,7 @@
-"""A sound file is complete or absent, and what the disk refuses is said with the folder's name."""
+"""A sound file holds what was said, whole or not at all, and what the disk refuses is said with the folder's name."""
 
-import resource
-import shutil
 import wave
 from array import array
-from contextlib import contextmanager
 
 import pytest
 from hypothesis import given
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 
 from omni_actors._errors import UsageError
 from omni_actors.cli._draw import envelope, sparkline
-from omni_actors.pipelines._sound import float_samples, ready_folder, write_wav
+from omni_actors.pipelines._sound import float_samples, write_wav
 from omni_actors.wire.omni import Tensor
 
 
@@ -33,40 +30,12 @@ def test_pieces_are_joined_in_order():
     assert list(float_samples(pieces)) == [0.0, 0.5, 1.0]
 
 
-@contextmanager
-def room_for(nbytes):
-    """A real limit of the kernel's: writing past it fails as a full disk does."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_when_the_disk_fills_the_old_file_stays_and_nothing_else(tmp_path):
+def test_when_the_disk_fills_the_old_file_stays_and_nothing_else(tmp_path, room_for):
     file = tmp_path / "answer.wav"
     file.write_bytes(b"old")
     with room_for(4096), pytest.raises(UsageError, match=str(tmp_path)):
         write_wav(file, array("f", [0.1] * 100_000), 24_000)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"answer.wav": b"old"}
-
-
-def test_a_folder_is_made_and_tried(tmp_path):
-    ready_folder(tmp_path / "a" / "b")
-    assert list((tmp_path / "a" / "b").iterdir()) == []
-
-
-def test_a_folder_that_cannot_be_is_named(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match=str(tmp_path / "file" / "out")):
-        ready_folder(tmp_path / "file" / "out")
-
-
-def test_a_full_disk_is_known_beforehand(tmp_path):
-    free = shutil.disk_usage(tmp_path).free
-    with pytest.raises(UsageError, match=f"{tmp_path} is full"):
-        ready_folder(tmp_path, needed_bytes=free * 2)
 
 
 def test_a_wave_is_seen():

@@ -35,10 +35,11 @@ def event(stage, kind, at, replica=0):
     return StageEvent(stage=stage, replica=replica, generation=1, kind=kind, error=None, at=at)
 
 
-def screen(*, terminal=False):
+def screen(*, terminal=False, colours=None):
     """A console and what it shows."""
     shown = io.StringIO()
-    return Console(file=shown, force_terminal=terminal, width=100, legacy_windows=False), shown
+    console = Console(file=shown, force_terminal=terminal, color_system=colours, width=100, legacy_windows=False)
+    return console, shown
 
 
 # ---------------------------------------------------------------------- start-up
@@ -109,6 +110,20 @@ def sound(count, part, reason=None, rate=1000):
     return Output("r", "vocoder", "audio", payload, 0, part)
 
 
+def image(part, width=32, colour=255):
+    tensor = Tensor("uint8", (32, width, 3), bytes([colour]) * (32 * width * 3))
+    payload = TensorChunk(tensors={"image": tensor}, meta={"seed": 7, "steps": 2}, finish_reason="stop")
+    return Output("r", "painter", "image", payload, 0, part)
+
+
+def test_an_answers_pictures_stand_in_the_order_of_its_sentences():
+    answer = Answer()
+    second, first = answer.take(image(1), 0.2), answer.take(image(0), 0.3)
+    assert answer.painted() == [first, second]
+    assert (first.part, first.at_s, first.image.shape, first.meta["seed"]) == (0, 0.3, (32, 32, 3), 7)
+    assert answer.painted(index=1) == []
+
+
 def test_an_answer_adds_up_what_comes():
     answer = Answer()
     assert answer.take(text("Two"), 0.1) is None
@@ -145,6 +160,23 @@ def test_without_a_terminal_text_and_sounds_are_lines_in_the_order_of_their_end(
     assert lines[1].endswith("1.0 s of speech (sentence 1)")
     assert lines[2] == "A  One. Two.  (0.10 s … 0.30 s)"
     assert lines[3].endswith("0.5 s of speech (sentence 2)")
+
+
+def test_pictures_are_lines_too_and_stand_side_by_side_at_the_end():
+    console, shown = screen()
+    show(console, *CONVERSATION, (0.5, image(0)), (0.6, image(1, width=48, colour=0)))
+    *_, first, second, row = [line.rstrip("\n") for line in shown.getvalue().splitlines() if line]
+    assert first == "  0.50 s  a picture, 32 by 32 (sentence 1)"
+    assert second == "  0.60 s  a picture, 48 by 32 (sentence 2)"
+    assert row.rstrip() == "██"  # white, then black
+
+
+def test_on_a_terminal_pictures_are_colours_under_the_lines():
+    console, shown = screen(terminal=True, colours="truecolor")
+    show(console, *CONVERSATION, (0.5, image(0)))
+    frames = shown.getvalue()
+    assert "a picture, 32 by 32 (sentence 1)" in frames
+    assert frames.rindex("▀") > frames.rindex("sentence 1")
 
 
 def test_on_a_terminal_the_text_grows():

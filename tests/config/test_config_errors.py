@@ -165,6 +165,14 @@ MISTAKES = {
         "    output: audio", "    transform: mel", 19, "$.stages.vocoder.transform",
         "not a dotted path", "package.module:name",
     ),
+    "companions are no dotted path": Mistake(
+        "    output: text", "    output: text\n    companions: guide", 10, "$.stages.thinker.companions",
+        "not a dotted path", "package.module:name",
+    ),
+    "companions that nobody sees": Mistake(
+        "    output: audio", "    output: audio\n    companions: pkg.cfg:none", 20, "$.stages.vocoder.companions",
+        "no stage gets to see", "mode whole",
+    ),
     "segments without split": Mistake(
         ", split: pkg.text:sentences", "", 17, "$.stages.vocoder.inputs[0]",
         "'segments' needs a split", "write split:",

@@ -65,7 +65,7 @@ class Portal:
             raise self._failure
         report = self.omni.shutdown_report
         assert (report.killed, report.unreaped, report.unconfirmed_leases) == ((), (), 0)
-        assert set(report.stopped) == {"thinker/0", "talker/0", "vocoder/0"}
+        assert set(report.stopped) == {"thinker/0", "talker/0", "vocoder/0", "painter/0"}
         assert watch.alive_after(0) == set()
         watch.close()
         assert [name for name in names if Path("/dev/shm", name).exists()] == []
@@ -96,9 +96,10 @@ class Portal:
 
 @pytest.fixture(scope="session")
 def engines() -> Iterator[Portal]:
-    """The thinker, the talker and the vocoder, for real. Ends with the session, and checks that nothing is left."""
+    """All four stages, for real. Ends with the session, and checks that nothing is left."""
     pytest.importorskip("vllm")
     pytest.importorskip("hibari")
+    pytest.importorskip("diffusers")
     with pytest.MonkeyPatch.context() as patch:
         base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
         patch.setenv("XDG_RUNTIME_DIR", str(base))

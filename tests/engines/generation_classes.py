@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import time
 
-from omni_actors.engines.generation import Chunk
+from omni_actors._errors import InvalidRequest
+from omni_actors.engines.generation import Chunk, Step
 from omni_actors.wire.omni import Tensor
 
 
@@ -55,3 +57,43 @@ class Raises:
 
 class NotAGenerator:
     pass
+
+
+class Painter:
+    """Denoises by walking: ``steps`` of ``step_s`` each, all of the batch at once. Writes down who was in which step.
+
+    A prompt's ``stuck`` is the step that never ends.
+    """
+
+    def __init__(self, step_s=0.02, gate=None):
+        self.step_s, self.gate, self.walked = step_s, gate, []
+
+    def step(self, batch):
+        at_work = [item for item in batch if item.state["done"] < item.prompt["steps"]]
+        if any(item.state["done"] == item.prompt.get("stuck") for item in at_work):
+            time.sleep(3600)
+        if at_work:
+            time.sleep(self.step_s)
+        for item in at_work:
+            item.state["done"] += 1
+            self.walked.append(item.prompt["name"])
+
+    def start(self, item):
+        if not item.prompt["steps"]:
+            raise InvalidRequest("at least one step")
+        item.state = {"done": 0}
+        return self.picture(item)
+
+    def picture(self, item):
+        steps = item.prompt["steps"]
+        while item.state["done"] < steps:
+            yield Step(done=item.state["done"], total=steps, shown=bool(item.params.get("progress")))
+        image = Tensor("uint8", (1, 1, 3), b"abc")
+        yield Chunk(tensors={"image": image}, meta={"name": item.prompt["name"]}, finished=True)
+
+    def log(self):
+        return self.walked
+
+    def load_slowly(self):
+        gate(self.gate)
+        return "loaded"

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from omni_actors._errors import InvalidRequest
 from omni_actors.engines._batcher import Batcher, Status
 from omni_actors.engines._generator import Unloadable, load_generator
-from omni_actors.engines.generation import Chunk
+from omni_actors.engines.generation import Chunk, Step
 from omni_actors.wire import omni as wire
 
 
@@ -18,10 +19,10 @@ class Host:
     """The I/O thread's part, played by the test."""
 
     def __init__(self, generator, max_batch=8):
-        self.inbox, self.said, self.status = deque(), [], Status()
+        self.inbox, self.said, self.status, self.aside = deque(), [], Status(), []
         self.batcher = Batcher(
-            generator, max_batch=max_batch, inbox=self.next, post=self.post, status=self.status
-        )  # fmt: skip
+            generator, max_batch=max_batch, inbox=self.next, post=self.post, status=self.status, aside=self.begin_call
+        )
 
     def next(self):
         return self.inbox.popleft() if self.inbox else None
@@ -29,6 +30,13 @@ class Host:
     def post(self, message, frames):
         assert wire.decode(frames) == message
         self.said.append(message)
+
+    def begin_call(self, work):
+        """The call's own thread: at once, or when the test says so."""
+        if self.aside is None:
+            self.call = work
+        else:
+            self.inbox.append(work())
 
     def submit(self, *keys, prompt=3, **more):
         for key in keys:
@@ -250,6 +258,70 @@ def test_calls_between_rounds():
         values[1:], ["required positional", "no method 'missing'", "no method '_private'", "cannot send"], strict=True
     ):
         assert words in error
+
+
+def test_a_call_stops_the_rounds_and_not_the_aborts():
+    class Slow(Count):
+        def load(self):
+            return "loaded"
+
+    host = Host(generator := Slow())
+    host.submit("a", "b")
+    host.run(1)
+    host.aside = None
+    host.inbox.append(wire.Call(1, "load"))
+    host.batcher.round()
+    assert host.batcher.idle, "the working thread only listens now"
+    steps = list(generator.steps)
+    host.batcher.take(wire.Abort(["a"]))
+    assert host.kinds("a") == ["Output", "Released"]
+    assert generator.steps == steps
+    host.batcher.take(host.call())
+    assert host.said[-1] == wire.CallResult(1, "loaded")
+    host.run()
+    assert host.kinds("b")[-1] == "Released"
+
+
+def test_steps_are_told_a_few_times_a_second_or_shown():
+    class Painter:
+        def start(self, item):
+            for number in range(50):
+                yield Step(done=number, total=50, shown=item.params.get("progress", False))
+            yield Chunk(meta={"done": True}, finished=True)
+
+    host = Host(Painter())
+    host.submit("quiet")
+    host.submit("shown", params={"progress": True})
+    host.run()
+    assert [message.done for message in host.of("shown")[:-2]] == list(range(50))
+    assert 1 <= host.kinds("quiet").count("Progress") < 50
+    assert host.kinds("quiet")[-2:] == ["Output", "Released"]
+    assert host.status.made == 102
+
+
+def test_a_class_says_what_fits():
+    class Large(Count):
+        def fits(self, item, batch):
+            return item.prompt + sum(each.prompt for each in batch) <= 4
+
+    host = Host(generator := Large())
+    for key, size in (("a", 3), ("b", 2), ("c", 9)):
+        host.submit(key, prompt=size)
+    host.run()
+    assert all(set(step) in ({"a"}, {"b"}, {"c"}) for step in generator.steps)
+    assert [host.kinds(key)[-1] for key in "abc"] == ["Released"] * 3
+
+
+def test_what_the_class_refuses_is_the_callers_fault(capsys):
+    class Strict(Count):
+        def start(self, item):
+            raise InvalidRequest("0 steps: at least 1")
+
+    host = Host(Strict())
+    host.submit("a")
+    host.run()
+    assert host.of("a") == [wire.Failed("a", "0 steps: at least 1", invalid=True)]
+    assert not capsys.readouterr().err
 
 
 def test_busy_only_while_inside_the_class():

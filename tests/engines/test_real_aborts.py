@@ -24,7 +24,7 @@ async def forgotten(omni) -> bool:
     return [await omni.call(stage, "reset_prefix_cache") for stage in ("thinker", "talker")] == [[True], [True]]
 
 
-@pytest.mark.parametrize("modalities", [["text"], ["text", "audio"]])
+@pytest.mark.parametrize("modalities", [["text"], ["text", "audio"], ["text", "audio", "image"]])
 def test_abort_at_a_random_token(engines, modalities):
     """Ten times; the seeds are in the failure."""
 

@@ -50,7 +50,17 @@ def test_each_sentence_is_heard_in_order(engines):
             samples[output.part] += output.audio.nbytes // 4
             assert output.sample_rate > 0
     assert min(samples) > 2000
-    assert {timing.stage for timing in terminal.timings} == {"thinker", "talker", "vocoder"}
+    assert {timing.stage for timing in terminal.timings} == {"thinker", "talker", "vocoder", "painter"}
+
+
+def test_each_sentence_is_seen_in_order_and_painted_again_the_same(engines):
+    (question,) = questions(1, seed=3, parts=4)
+    first, again = (engines.run(lambda omni: answer(omni, question.text, modalities=["image"])) for _ in range(2))
+    assert [output.part for output in first[0]] == [0, 1, 2, 3]
+    widths = [16 + 144 * len(str(part.value)) for part in question.parts]
+    assert [output.image.shape for output in first[0]] == [(160, width, 3) for width in widths]
+    assert [output.image for output in first[0]] == [output.image for output in again[0]]
+    assert {timing.stage for timing in first[1].timings} == {"thinker", "painter"}
 
 
 def test_sound_alone_has_no_text(engines):

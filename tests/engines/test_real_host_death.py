@@ -60,7 +60,7 @@ def test_sigkill_of_the_host_with_a_frozen_engine_leaves_nothing():
         trackers, names = trackers_of(everybody), shared_memory(everybody)
         reapers = set(children(process.pid)) - set(pids.values()) - trackers
         assert len(reapers) == 1
-        assert len(everybody) >= 3 + 2 + 1  # three engines, a worker of each LLM, the reaper
+        assert len(everybody) >= 4 + 2 + 1  # four engines, a worker of each LLM, the reaper
         assert names
         engines, rest = Watch(set(everybody) - trackers - reapers), Watch(trackers | reapers)
         stack.callback(engines.close)

@@ -40,6 +40,7 @@ def test_ask(tmp_path):
     out = run("ask.py", "What is two plus three?", cwd=tmp_path)
     assert "Two plus three is five." in out
     assert (tmp_path / "answer.wav").stat().st_size > 24_000
+    assert (tmp_path / "answer-1.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.engine
@@ -63,7 +64,7 @@ def test_ask_script():
 @pytest.mark.engine
 def test_guest_mode():
     assert run("guest_mode.py").splitlines() == [
-        "started: talker, thinker, vocoder",
+        "started: painter, talker, thinker, vocoder",
         "What is two plus three? Two plus three is five.",
         "What is nine minus four? Nine minus four is five.",
     ]

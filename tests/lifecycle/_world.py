@@ -100,6 +100,7 @@ class World:
         settled = self.table.settle(record, kind)
         if before is None and settled is not None:
             self.ends[record.key] = (settled.terminal, len(self.got[record.key]))
+            assert not any(result.companions for made in settled.terminal.results.values() for result in made)
             assert settled.terminal is record.terminal
             assert settled.terminal.kind is kind
             assert all(lease.state is LeaseState.ABORTING for lease in settled.to_abort)
@@ -124,16 +125,17 @@ class World:
                 assert isinstance(decision, Fail)
                 self.settle(record, Kind.FAILED)
 
-    def place(self, number, samples, replica):
+    def place(self, number, samples, replica, companions=()):
         record, forward = self.waiting.pop(number)
         if record.settled:
             return
         generation = self.generation[forward.stage, replica]
-        opened(record, forward.stage, forward.part, samples)
-        for index in range(samples):
+        opened(record, forward.stage, forward.part, samples, companions)
+        for index in (*range(samples), *(~number for number in range(len(companions)))):
             lease = self.table.open_lease(record, forward.stage, forward.part, index, replica, generation)
             assert re.fullmatch(r"[a-z0-9-]{1,32}", lease.key)
             assert lease.key not in self.leases
+            assert lease.companion == (None if index >= 0 else companions[~index])
             self.leases[lease.key] = lease
             self.held[forward.stage, replica, generation].add(lease.key)
 
@@ -213,6 +215,19 @@ class World:
             else:
                 assert source.complete
                 assert given_text == self.heard(record, edge.source, range(source.opened))
+            if edge.mode != "segments":
+                parts = [forward.part] if forward.stage in record.plan.partitioned else range(source.opened)
+                self.check_companions(record, edge.source, parts, forward.upstream[edge.source].companions)
+
+    def check_companions(self, record, stage, parts, given):
+        """A consumer gets every companion of its producer, with all that each of them said, when all have finished."""
+        beside = [lease for lease in self.leases.values() if lease.record is record and lease.stage == stage]
+        beside = [lease for lease in beside if lease.index < 0 and lease.part in parts]
+        assert {lease.key for lease in beside} <= self.over
+        said = defaultdict(str)
+        for lease in sorted(beside, key=lambda lease: lease.part):
+            said[record.stages[stage].parts[lease.part].companions[~lease.index].name] += "".join(self.said[lease.key])
+        assert {name: result.text for name, result in given.items()} == said
 
     def check(self):
         self.table.check()
@@ -233,6 +248,7 @@ class World:
         for output in self.got[record.key]:
             assert output.request_id == record.request_id
             assert output.stage in record.plan.finals
+            assert output.index >= 0, "a companion's output is for no user"
             got[self.table.lease_key(record, output.stage, output.part, output.index)].append(output.text)
         for key, texts in got.items():
             assert texts == self.said[key][: len(texts)]
@@ -241,7 +257,7 @@ class World:
             assert parts == sorted(parts)
         if record.terminal is not None and record.terminal.kind is Kind.FINISHED:
             for lease in self.leases.values():
-                if lease.record is record and lease.stage in record.plan.finals:
+                if lease.record is record and lease.stage in record.plan.finals and lease.index >= 0:
                     assert got[lease.key] == self.said[lease.key]
 
     def check_windows(self, record):

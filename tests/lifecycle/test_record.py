@@ -70,7 +70,7 @@ def test_who_gave_no_reason_does_not_hide_the_one_that_was_given():
 def test_nothing_made_is_an_empty_result():
     nothing = StageResult(stage="s")
     assert StageResult.of("s", 0, 0, ()) == nothing
-    assert attrs.astuple(nothing) == ("s", 0, 0, "", [], {}, {}, None)
+    assert attrs.astuple(nothing) == ("s", 0, 0, "", [], {}, {}, None, {})
 
 
 def test_results_come_in_the_order_of_parts_and_choices():
@@ -94,7 +94,7 @@ def test_the_clock_of_a_stage_starts_once_and_stops_last():
     assert progress.timing() == Timing(
         stage="s", ready_at=1.0, submitted_at=2.0, first_at=3.0, finished_at=4.0, tokens=3
     )
-    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0)
+    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0)
     assert StageProgress(Node(name="s")).timing() == Timing(stage="s")
 
 
@@ -121,7 +121,7 @@ def test_a_stage_is_complete_when_the_number_of_its_parts_is_known_and_all_are_d
 
 def test_a_part_is_done_with_its_last_sample():
     assert [Part(samples=2, finished=n).done for n in (0, 1, 2)] == [False, False, True]
-    assert attrs.astuple(Part(samples=2)) == (2, 0, {}, [], False)
+    assert attrs.astuple(Part(samples=2)) == (2, 0, {}, [], False, ())
 
 
 # ---------------------------------------------------------------------- the terminal

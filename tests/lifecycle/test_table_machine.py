@@ -88,9 +88,31 @@ class Lifecycle(RuleBasedStateMachine):
         REACHED["withdrawn"] += 1
 
     @precondition(lambda self: self.world.waiting)
-    @rule(number=picks, samples=st.sampled_from([1, 1, 1, 2]), replica=st.integers(0, 1))
-    def a_forward_is_placed(self, number, samples, replica):
-        self.world.place(number % len(self.world.waiting), samples, replica)
+    @rule(
+        number=picks,
+        samples=st.sampled_from([1, 1, 1, 2]),
+        replica=st.integers(0, 1),
+        companions=st.sampled_from([(), (), ("one",), ("one", "two")]),
+    )
+    def a_forward_is_placed(self, number, samples, replica, companions):
+        self.world.place(number % len(self.world.waiting), samples, replica, companions)
+
+    @precondition(lambda self: any(r.state is RequestState.ADMITTED for r in self.world.records))
+    @rule(number=picks, slots=st.integers(1, 3), nbytes=st.integers(0, 30))
+    def its_companions_want_to_come_in(self, number, slots, nbytes):
+        """They take credits of their own, or none."""
+        table, record = self.world.table, self.pick(number, self.fresh())
+        house, before = table.admission, (table.admission.slots, table.admission.bytes, record.slots, record.nbytes)
+        fits = house.slots + slots <= SLOTS and house.bytes + nbytes <= BYTES
+        try:
+            table.widen(record, slots, nbytes)
+        except Overloaded:
+            assert not fits
+            assert before == (house.slots, house.bytes, record.slots, record.nbytes)
+        else:
+            assert fits
+            assert record.slots == before[2] + slots
+            REACHED["widened"] += 1
 
     @precondition(lambda self: self.busy())
     @rule(number=picks, text=st.sampled_from([None, "", "x", "x.", "x.y.z"]), end=st.booleans(), release=st.booleans())
@@ -103,7 +125,7 @@ class Lifecycle(RuleBasedStateMachine):
         """So that requests also get far when nothing goes wrong."""
         for number in numbers:
             if self.world.waiting:
-                self.world.place(number % len(self.world.waiting), 1, number % 2)
+                self.world.place(number % len(self.world.waiting), 1, number % 2, ("one",) * (number % 5 == 0))
             elif busy := self.busy():
                 self.world.say(self.pick(number, busy), "x.y", end=True, release=number % 3 > 0)
 
@@ -123,6 +145,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     def ends(self, lease, fails):
         state = lease.state
+        REACHED["a companion failed"] += lease.index < 0 and state is LeaseState.LIVE
         event = LeaseFailed(lease.key, rejected(lease.stage, "no")) if fails else Released(lease.key)
         self.world.tell(lease, event)
         assert (state is not LeaseState.LIVE) or lease.record.terminal.kind is Kind.FAILED
@@ -225,6 +248,7 @@ def test_the_table_agrees_with_its_engines_whatever_happens():
     run_state_machine_as_test(Lifecycle, settings=settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
     ended_in = {f"{state.name} ended" for state in LeaseState} - {"ENDED ended"}
     planned = {kind.value for kind in Kind} | ended_in | {"withdrawn", "death", "outlived a death", "late"}
+    planned |= {"widened", "a companion failed"}
     assert planned <= set(REACHED), "not proved: the machine never got there"
 
 
@@ -239,7 +263,8 @@ def test_every_interleaving_delivers_everything_in_order(graph, random):
         busy = [lease for lease in world.table.leases.values() if lease.key not in world.over]
         move = random.randrange(len(world.waiting) + len(busy))
         if move < len(world.waiting):
-            world.place(move, random.choice([1, 1, 2]), random.randrange(2))
+            companions = random.choice([(), ("one",), ("one", "two")])
+            world.place(move, random.choice([1, 1, 2]), random.randrange(2), companions)
         else:
             lease = busy[move - len(world.waiting)]
             text = random.choice([None, "", "x", "x.", "x.y.z"])

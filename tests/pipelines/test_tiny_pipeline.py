@@ -10,12 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from omni_actors._errors import InvalidRequest
-from omni_actors.pipelines.tiny_omni import pipeline, speak, think, voice
+from omni_actors.pipelines.tiny_omni import paint, pipeline, speak, think, voice
 from omni_actors.pipelines.tiny_omni._questions import Part
 from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS, Alphabet, alphabet, words_of
 
 MAX_WEIGHTS_BYTES = 8_000_000
-ENGINE_LIBRARIES = {"torch", "vllm", "transformers", "hibari", "onnxruntime", "numpy", "pocketsphinx"}
+ENGINE_LIBRARIES = {"torch", "vllm", "transformers", "diffusers", "hibari", "onnxruntime", "numpy", "pocketsphinx"}
 
 
 def request(prompt: object) -> SimpleNamespace:
@@ -80,20 +80,42 @@ def test_the_marks_lie_behind_words_and_pieces() -> None:
     assert table.end_audio == table.begin_audio + 1
 
 
-def test_the_graph_is_thinker_talker_vocoder() -> None:
+@pytest.mark.parametrize(
+    ("sentence", "number"),
+    [
+        ("Seven plus eight is fifteen.", 15),
+        ("Nine minus nine is zero.", 0),
+        ("2 plus 3 is 5.", 5),
+        ("Two and 40 apples", 40),
+        ("Hello there.", None),
+        ("That is 99999.", None),
+    ],
+)
+def test_a_sentence_becomes_the_number_at_its_end(sentence: str, number: int | None) -> None:
+    assert paint({"thinker": SimpleNamespace(text=sentence)}, request("?")) == {"number": number}
+
+
+def test_the_graph_is_thinker_talker_vocoder_and_a_branch_to_the_painter() -> None:
     spec = pipeline()
     assert [(s.name, s.engine, s.output) for s in spec.stages] == [
         ("thinker", "vllm", "text"),
         ("talker", "vllm", None),
         ("vocoder", "generation", "audio"),
+        ("painter", "diffusion", "image"),
     ]
-    assert [(i.stage, i.mode) for s in spec.stages for i in s.inputs] == [("thinker", "segments"), ("talker", "whole")]
+    edges = {s.name: (i.stage, i.mode) for s in spec.stages for i in s.inputs}
+    assert edges == {
+        "talker": ("thinker", "segments"),
+        "vocoder": ("talker", "whole"),
+        "painter": ("thinker", "segments"),
+    }
     assert spec.stage("talker").fixed_params["stop_token_ids"] == [alphabet().end_audio]
 
 
 def test_every_dotted_path_leads_to_something_callable() -> None:
     stages = pipeline().stages
-    paths = [s.transform for s in stages] + [i.split for s in stages for i in s.inputs] + [stages[2].model]
+    paths = [s.transform for s in stages] + [i.split for s in stages for i in s.inputs]
+    paths += [stages[2].model, stages[3].engine_args["pipeline_class"]]
     for path in filter(None, paths):
         module, _, name = path.partition(":")
         assert callable(getattr(importlib.import_module(module), name))
@@ -101,7 +123,7 @@ def test_every_dotted_path_leads_to_something_callable() -> None:
 
 def test_the_weights_are_small_enough_to_ship_and_readable_by_all() -> None:
     files = [file for file in WEIGHTS.rglob("*") if file.is_file()]
-    assert {file.parent.name for file in files} == {"thinker", "talker"}
+    assert {file.relative_to(WEIGHTS).parts[0] for file in files} == {"thinker", "talker", "painter"}
     assert sum(file.stat().st_size for file in files) < MAX_WEIGHTS_BYTES
     assert all(file.stat().st_mode & 0o444 == 0o444 for file in files)
 

@@ -62,7 +62,7 @@ def at_rest_within(http: httpx.Client, limit_s: float) -> bool:
         now = Numbers(http)
         held = [now(f"omni_{name}") for name in ours]
         held += [now(f"vllm:{name}", stage=stage) for name in theirs for stage in ("thinker", "talker")]
-        held += [now("omni_stage_running", stage=stage) for stage in ("thinker", "talker", "vocoder")]
+        held += [now("omni_stage_running", stage=stage) for stage in ("thinker", "talker", "vocoder", "painter")]
         if not any(held):
             return True
         if time.monotonic() > deadline:
@@ -140,7 +140,7 @@ def test_who_leaves_leaves_nothing_on_the_gauges(http):
 
 def test_stages_and_their_engines(http):
     now = Numbers(http)
-    for stage in ("thinker", "talker", "vocoder"):
+    for stage in ("thinker", "talker", "vocoder", "painter"):
         assert now("omni_stage_state", stage=stage, state="ready") == now("omni_stage_replicas_ready", stage=stage) == 1
         assert now("omni_stage_restarts_total", stage=stage, replica="0") == 0
     assert now("omni_ready") == 1

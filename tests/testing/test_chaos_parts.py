@@ -62,7 +62,7 @@ def test_every_schedule_is_of_three_stages(seed):
 
 def test_the_real_pipeline_is_tiny_omni_in_a_hurry():
     pipeline = real_pipeline()
-    assert [stage.name for stage in pipeline.stages] == ["thinker", "talker", "vocoder"]
+    assert [stage.name for stage in pipeline.stages] == ["thinker", "talker", "vocoder", "painter"]
     assert all(stage.deadlines.hang_s == 5 for stage in pipeline.stages)
 
 

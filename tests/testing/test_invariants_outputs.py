@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace as change
+
 from omni_actors.testing.invariants import interferes
 from omni_actors.testing.invariants._by_hand import (
     CHAIN,
@@ -188,6 +190,54 @@ def test_i9_a_whole_input_waits_for_all_of_it():
     ]
     assert names_a(seen([*events, *rest], "I9", stages=CHAIN))
     seen(moved([*events, *rest], "finished", "1-sim-0", ("add", "1-sim-1")), stages=CHAIN)
+
+
+def fed(companion="1-sim-0-c0"):
+    """A request whose thinker has a companion, with the voice behind it."""
+    return [
+        *begun(),
+        wire("sent", "add", companion),
+        *token(1),
+        *ended("1-sim-0"),
+        wire("heard", "output", companion, 7),
+        *ended(companion),
+        wire("sent", "add", "1-sim-1", stage="v"),
+        wire("heard", "output", "1-sim-1", 50, stage="v"),
+        got("a", 50, stage="v"),
+        *ended("1-sim-1", "v"),
+        terminal("finished", 1),
+        Ended(at=0, request="a", how="end"),
+        Left(at=0, request="a"),
+    ]
+
+
+def test_i9_a_whole_input_waits_for_the_companions_too():
+    seen(fed(), stages=CHAIN)
+    early = moved(fed(), "add", "1-sim-1", ("finished", "1-sim-0-c0"))
+    assert names_a(violation := seen(early, "I9", stages=CHAIN))
+    assert "1-sim-0-c0" in violation.message
+
+
+def test_i9_what_a_companion_says_is_no_segment():
+    events = voiced()
+    companion = [wire("sent", "add", "1-sim-0-c0"), wire("heard", "output", "1-sim-0-c0", 7), *ended("1-sim-0-c0")]
+    early = moved(after(events, Accepted, *companion), "add", "1-sim-1", ("output", "1-sim-0"))
+    assert names_a(seen(early, "I9", stages=CUT))
+
+
+def test_i6_a_companion_s_output_is_for_nobody():
+    assert names_a(violation := seen(changed(fed(), Got, index=-1), "I6", stages=CHAIN))
+    assert "choice -1" in violation.message
+    assert names_a(seen(changed(fed(), TerminalSeen, made=(("t", 0, 0, (1,)), ("t", 0, -1, (7,)))), "I6", stages=CHAIN))
+
+
+def test_i8_a_companion_is_where_its_main_work_is():
+    apart = [change(event, replica=1) if getattr(event, "key", "") == "1-sim-0-c0" else event for event in fed()]
+    assert names_a(violation := seen(apart, "I8", stages=CHAIN))
+    assert "its main work went to stage t, replica 0" in violation.message
+    assert "was not sent before" in str(seen(fed("1-sim-0-p1-c0"), "I8", stages=CHAIN))
+    first = moved(fed(), "add", "1-sim-0-c0", ("add", "1-sim-0"))
+    assert names_a(seen(first, "I8", stages=CHAIN))
 
 
 def test_i9_a_producer_that_never_worked():

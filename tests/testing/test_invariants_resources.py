@@ -190,6 +190,18 @@ def test_one_part_too_many_is_found() -> None:
     assert found(told(*request(0.1), *adds[:4], wire(0.2, "heard", "finished", keys[0], "v"), adds[4]), "I13") == ""
 
 
+def test_companions_are_no_parts_of_their_own_but_take_slots() -> None:
+    inner = [wire(0.2, "sent", "add", f"1-x-1{role}", "v") for role in ("", *(f"-c{n}" for n in range(6)))]
+    assert found(told(*request(0.1), *inner), "I13") == ""
+
+    root = [wire(0.2, "sent", "add", f"1-x-0{role}", "t") for role in ("", "-c0", "-c1")]
+    history = told(*request(0.1), *root)
+    history.pipeline = Scenario(stages=CUT, max_requests=3).pipeline()
+    assert found(history, "I13") == ""
+    history.pipeline = Scenario(stages=CUT, max_requests=2).pipeline()
+    assert "lease 1-x-0-c1 was sent at 0.2 s as number 3 of 2 slots" in found(history, "I13")
+
+
 def test_a_deadlock_is_found_and_says_who_waited() -> None:
     history = told(*request(0.1), Deadlocked(at=1e6, tasks="router waits"))
 

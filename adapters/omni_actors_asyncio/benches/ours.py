@@ -1,6 +1,7 @@
 """AsyncOmni as a program for ``bench asyncio``: ``python -m omni_actors_asyncio.benches.ours BENCH FOLDER``.
 
-On uvloop, with engines that the reference shares, and with the reference's own client code: both are EngineClients.
+On uvloop, with engines that the reference and the floor share, and with the reference's own client code: all three are
+EngineClients.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:
-    host = Host(folder)
+    host = Host(folder, guests=2)
     async with AsyncOmni(pipeline(bench), world=host.world, disable_log_stats=True) as omni:
         await run_rounds(loop, [omni], channel, host.cpu_s)
 

@@ -24,6 +24,7 @@ from omni_actors._errors import OmniError
 from omni_actors.cli._demo import PIPELINE
 from omni_actors.config import resolve
 from omni_actors.stages import bounded_shield
+from omni_actors.stages.omni import DIFFUSION, KIND
 
 from ._proc import Watched, descendants
 
@@ -38,6 +39,8 @@ _HERE = Path(__file__).parent
 READY_S = 300.0
 _CLOSED_S = 60.0
 _END_S = 30.0
+_HOSTED = {"generation": KIND, "diffusion": DIFFUSION}
+"""The engines that load a class."""
 
 
 @attrs.frozen(kw_only=True)
@@ -149,13 +152,10 @@ def _engine_environment() -> dict[str, str]:
 
 def _bare_job() -> dict[str, Any]:
     stages = resolve(PIPELINE).spec.stages
-    others = [stage for stage in stages if stage.engine == "generation"]
+    hosted = [_HOSTED[stage.engine].payload(stage) for stage in stages if stage.engine in _HOSTED]
     return {
         "llms": [{"model": stage.model, **stage.engine_args} for stage in stages if stage.engine == "vllm"],
-        "generators": [
-            {"path": stage.model, "args": {k: v for k, v in stage.engine_args.items() if k != "max_batch"}}
-            for stage in others
-        ],
+        "generators": [{"path": payload["class"], "args": payload["args"]} for payload in hosted],
     }
 
 

@@ -51,14 +51,14 @@ async def _serve(bench: str, folder: Path, channel: TextIO) -> None:
 class Host:
     """Makes the shared world and keeps its launcher in sight: the reaper's CPU time is ours."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, guests: int = 1) -> None:
+        self._folder, self._guests = folder, guests
         self._launcher: ProcessLauncher | None = None
 
     @asynccontextmanager
     async def world(self, spec: PipelineSpec) -> AsyncIterator[World]:
         """For ``open_omni``."""
-        async with shared_world(spec, self._folder) as place:
+        async with shared_world(spec, self._folder, self._guests) as place:
             assert isinstance(place.launcher, ProcessLauncher)
             self._launcher = place.launcher
             yield place

@@ -1,7 +1,7 @@
-"""Ours and the reference, in pairs: two processes on the same engines, taking turns in random order.
+"""Ours and the reference, in pairs: processes on the same engines, taking turns in random order.
 
-Owns both processes and the folder in which the reference's sockets lie. Every pair runs the same prompts and compares
-what was said.
+Where a floor is asked for it is a third in every pair: the least that a design like ours could cost. Owns the processes
+and the folder in which the guests' sockets lie. In every pair all run the same prompts, and what they said is compared.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ from omni_actors.stages import bounded_shield
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-__all__ = ["Measured", "Pair", "measure", "open_pair", "require_engines"]
+__all__ = ["Measured", "Pair", "measure", "open_pair", "require_engines", "require_modules"]
 
 _START_S = 300.0
 _ROUND_S = 300.0
@@ -39,34 +39,37 @@ _T = TypeVar("_T")
 
 def require_engines() -> None:
     """Raises Missing without vLLM or without uvloop, on which the reference runs."""
-    for module, how in (("vllm", "install omni-actors[vllm] or omni-actors[cpu]"), ("uvloop", "pip install uvloop")):
+    require_modules({"vllm": "install omni-actors[vllm] or omni-actors[cpu]", "uvloop": "pip install uvloop"})
+
+
+def require_modules(needed: Mapping[str, str]) -> None:
+    """Modules, and how each is had. Raises Missing."""
+    for module, how in needed.items():
         if importlib.util.find_spec(module) is None:
             raise Missing(f"this benchmark needs {module} ({how})")
 
 
 @attrs.frozen
 class Measured:
-    """All rounds at one concurrency, pair by pair."""
+    """All rounds at one concurrency, pair by pair; ``floor`` is empty where none was measured."""
 
     ours: list[Round] = attrs.field(factory=list)
     reference: list[Round] = attrs.field(factory=list)
-
-    def values(self, of: Callable[[Round], float]) -> tuple[list[float], list[float]]:
-        """One number per round, ours and the reference's."""
-        return [of(each) for each in self.ours], [of(each) for each in self.reference]
+    floor: list[Round] = attrs.field(factory=list)
 
     @property
     def different(self) -> int:
-        """How many answers were not the same for both."""
+        """How many answers of ours, and of the floor's, were not the reference's."""
         return sum(
             (mine.text, mine.token_ids) != (other.text, other.token_ids)
-            for ours, reference in zip(self.ours, self.reference, strict=True)
-            for mine, other in zip(ours.answers, reference.answers, strict=True)
+            for rounds in filter(None, (self.ours, self.floor))
+            for each, reference in zip(rounds, self.reference, strict=True)
+            for mine, other in zip(each.answers, reference.answers, strict=True)
         )
 
 
 class _FrontEnd:
-    """One of the two programs: a job in, a round out."""
+    """One of the programs: a job in, a round out."""
 
     def __init__(self, process: trio.Process, errors: Path) -> None:
         self._process, self._errors = process, errors
@@ -115,15 +118,19 @@ class Side(Protocol):
 
 @attrs.frozen
 class Pair:
-    """Both sides, ready."""
+    """Both sides, ready, and the floor if it is measured."""
 
     ours: Side
     reference: Side
+    floor: Side | None = None
 
-    async def run(self, job: Job, into: Measured, *, ours_first: bool) -> None:
-        """One pair of rounds."""
+    async def run(self, job: Job, into: Measured, order: random.Random) -> None:
+        """One round of each, in an order that is drawn."""
         turns = [(self.ours, into.ours), (self.reference, into.reference)]
-        for front_end, rounds in turns if ours_first else reversed(turns):
+        if self.floor is not None:
+            turns.append((self.floor, into.floor))
+        order.shuffle(turns)
+        for front_end, rounds in turns:
             rounds.append(await front_end.run(job))
 
 
@@ -132,21 +139,20 @@ REFERENCE = "omni_actors.cli.benches._reference"
 
 
 @asynccontextmanager
-async def open_pair(bench: str, *, ours: str = OURS) -> AsyncIterator[Pair]:
-    """Start the engines and both front-ends; ``ours`` is the module that is run for ours, and starts the engines.
+async def open_pair(bench: str, *, ours: str = OURS, floor: str | None = None) -> AsyncIterator[Pair]:
+    """Start the engines and the front-ends; ``ours`` and ``floor`` are modules that are run, ours starts the engines.
 
     Raises OmniError, ``trio.TooSlowError``; leaves nothing behind.
     """
     with tempfile.TemporaryDirectory(prefix="omni-bench-") as name:
-        folder = Path(name)
-        mine, other = [await _spawn(program, bench, folder) for program in (ours, REFERENCE)]
-        try:
-            for each in (mine, other):
-                await each.ready()
-            yield Pair(mine, other)
-        finally:
-            await other.stop()
-            await mine.stop()
+        async with AsyncExitStack() as stack:
+            sides = []
+            for program in filter(None, (ours, REFERENCE, floor)):
+                sides.append(await _spawn(program, bench, Path(name)))
+                stack.push_async_callback(sides[-1].stop)
+            for side in sides:
+                await side.ready()
+            yield Pair(*sides)
 
 
 async def _spawn(program: str, bench: str, folder: Path) -> _FrontEnd:
@@ -168,14 +174,14 @@ async def _spawn(program: str, bench: str, folder: Path) -> _FrontEnd:
 async def measure(
     pair: Pair, loads: Mapping[int, int], pairs: int, progress: Callable[[str], None]
 ) -> dict[int, Measured]:
-    """``loads``: concurrency → requests per round. Raises OmniError if the two did not say the same."""
+    """``loads``: concurrency → requests per round. Raises OmniError if they did not all say the same."""
     order, found = random.Random(0), {concurrent: Measured() for concurrent in loads}
     for concurrent in loads:
-        await pair.run(Job(concurrent, 2 * concurrent + 8), Measured(), ours_first=True)
+        await pair.run(Job(concurrent, 2 * concurrent + 8), Measured(), order)
     for number in range(1, pairs + 1):
         for concurrent, requests in loads.items():
             job = Job(concurrent, requests, first=number)
-            await pair.run(job, found[concurrent], ours_first=order.random() < 0.5)
+            await pair.run(job, found[concurrent], order)
         progress(f"pair {number} of {pairs}: {_speeds(found)}")
     for concurrent, measured in found.items():
         if measured.different:
@@ -184,8 +190,10 @@ async def measure(
 
 
 def _speeds(found: Mapping[int, Measured]) -> str:
+    def last(rounds: list[Round]) -> str:
+        return f"{len(rounds[-1].answers) / rounds[-1].wall_s:.0f}"
+
     return ", ".join(
-        f"{len(m.ours[-1].answers) / m.ours[-1].wall_s:.0f}/{len(m.reference[-1].answers) / m.reference[-1].wall_s:.0f}"
-        f" req/s at {concurrent}"
+        f"{'/'.join(map(last, filter(None, (m.ours, m.reference, m.floor))))} req/s at {concurrent}"
         for concurrent, m in found.items()
     )

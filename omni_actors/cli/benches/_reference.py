@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 import uvloop
 
-from omni_actors.cli.benches._sharing import REFERENCE_INDEX, reference_addresses
+from omni_actors.cli.benches._sharing import REFERENCE_INDEX, guest_addresses
 from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, own_channel, pipeline, prompts
 from omni_actors.stages.vllm._frontend import engine_args
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from omni_actors.config import StageSpec
 
-__all__ = ["main", "run_rounds"]
+__all__ = ["attached", "main", "run_rounds"]
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:
-    llms = [_attached(stage, folder) for stage in pipeline(bench).stages]
+    llms = [attached(stage, folder, REFERENCE_INDEX) for stage in pipeline(bench).stages]
     await run_rounds(loop, llms, channel)
     for llm in llms:
         llm.shutdown()
@@ -60,17 +60,17 @@ async def run_rounds(
         channel.write(msgspec.json.encode(result).decode() + "\n")
 
 
-def _attached(stage: StageSpec, folder: Path) -> Any:
-    """An AsyncLLM that starts no engine: it waits for the one that connects to its addresses."""
+def attached(stage: StageSpec, folder: Path, index: int) -> Any:
+    """An AsyncLLM that starts no engine: as guest ``index`` it waits for the one that connects to its addresses."""
     from vllm import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    inputs, outputs = reference_addresses(folder, stage.name)
+    inputs, outputs = guest_addresses(folder, stage.name, index)
     return AsyncLLM.from_vllm_config(
         AsyncEngineArgs(**engine_args(stage)).create_engine_config(),
         disable_log_stats=True,
         client_addresses={"input_address": inputs, "output_address": outputs},
-        client_index=REFERENCE_INDEX,
+        client_index=index,
     )
 
 

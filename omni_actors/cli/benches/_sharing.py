@@ -1,7 +1,7 @@
-"""One engine for two front-ends: what the benchmarks add to our own runtime so that a reference can attach itself.
+"""One engine for several front-ends: what the benchmarks add to our own runtime so that a reference can attach itself.
 
 vLLM's engine serves several clients: each has an input and an output address of its own and an index, and every request
-names the index of its client. Ours is client 0, as always; the reference is client 1 and binds the addresses made here.
+names the index of its client. Ours is client 0, as always; the guests count from 1 and bind the addresses made here.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from omni_actors.stages.vllm import CoreFrontend
     from omni_actors.transport import Transport
 
-__all__ = ["REFERENCE_INDEX", "SharedKind", "reference_addresses", "shared_world"]
+__all__ = ["FLOOR_INDEX", "REFERENCE_INDEX", "SharedKind", "guest_addresses", "shared_world"]
 
 REFERENCE_INDEX = 1
+FLOOR_INDEX = 2
 
 
-def reference_addresses(folder: Path, stage: str) -> tuple[str, str]:
-    """Where the reference binds its input and its output socket for this stage's engine."""
-    return f"ipc://{folder}/{stage}-i", f"ipc://{folder}/{stage}-o"
+def guest_addresses(folder: Path, stage: str, index: int) -> tuple[str, str]:
+    """Where guest ``index`` binds its input and its output socket for this stage's engine."""
+    return f"ipc://{folder}/{stage}-i{index}", f"ipc://{folder}/{stage}-o{index}"
 
 
 class _SharingClient(StageEngineCoreClient):
@@ -47,10 +48,10 @@ class _SharingClient(StageEngineCoreClient):
 
 
 class SharedKind(VllmKind):
-    """The engine kind ``vllm``, whose engines also connect to the reference's sockets in ``folder``."""
+    """The engine kind ``vllm``, whose engines also connect to the sockets of so many guests in ``folder``."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, guests: int) -> None:
+        self._folder, self._guests = folder, guests
 
     def client(
         self,
@@ -61,15 +62,15 @@ class SharedKind(VllmKind):
         replica: int,
         generation: int,
     ) -> StageEngineCoreClient:
-        """A client that introduces the reference to its engine."""
+        """A client that introduces the guests to its engine."""
         made = cast("Callable[[], CoreFrontend]", frontend)
         client = _SharingClient(made, transport, stage=spec.name, replica=replica, generation=generation)
-        client.others = (reference_addresses(self._folder, spec.name),)
+        client.others = tuple(guest_addresses(self._folder, spec.name, 1 + i) for i in range(self._guests))
         return client
 
 
 @asynccontextmanager
-async def shared_world(spec: PipelineSpec, folder: Path) -> AsyncIterator[World]:
-    """The real world, in which ``vllm`` engines are shared with the reference."""
+async def shared_world(spec: PipelineSpec, folder: Path, guests: int) -> AsyncIterator[World]:
+    """The real world, in which ``vllm`` engines are shared with so many guests."""
     async with real_world(spec) as place:
-        yield attrs.evolve(place, kinds={**place.kinds, "vllm": SharedKind(folder)})
+        yield attrs.evolve(place, kinds={**place.kinds, "vllm": SharedKind(folder, guests)})

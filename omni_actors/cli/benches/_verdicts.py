@@ -1,5 +1,5 @@
 """Pairs of rounds to metrics, under the names of BENCH.md: ratios (``rps_ratio_8``) and what is added to a latency
-(``ttft_added_ms_1``).
+(``ttft_added_ms_1``), of ours to the reference, or of the floor to it (``floor_rps_ratio_8``).
 """
 
 from __future__ import annotations
@@ -49,18 +49,19 @@ _COMPARISONS: Mapping[str, Callable[[float, float], float]] = {"ratio": operator
 
 
 def compared(found: Mapping[int, Measured], bounds: Mapping[str, Bound | None], notes: tuple[str, ...]) -> BenchResult:
-    """One comparison per name in ``bounds``, ``MEASURE_ratio_CONCURRENCY`` or ``MEASURE_added_ms_CONCURRENCY``; both
-    sides' medians beside it.
+    """One comparison per name in ``bounds``, ``MEASURE_ratio_CONCURRENCY`` or ``MEASURE_added_ms_CONCURRENCY``, after
+    ``floor_`` if it is the floor's; both sides' medians beside it.
     """
     metrics: dict[str, float] = {}
     samples: dict[str, list[float]] = {}
     for name in bounds:
-        measure, how, *_, concurrent = name.split("_")
+        measure, how, *_, concurrent = name.removeprefix("floor_").split("_")
         unit, of = _MEASURES[measure]
-        ours, reference = found[int(concurrent)].values(of)
-        samples[name] = list(map(_COMPARISONS[how], ours, reference))
+        rounds, side = found[int(concurrent)], "floor" if name.startswith("floor_") else "ours"
+        one, reference = ([of(each) for each in taken] for taken in (getattr(rounds, side), rounds.reference))
+        samples[name] = list(map(_COMPARISONS[how], one, reference))
         metrics |= interval(samples[name]).metrics(name)
-        for whose, values in (("ours", ours), ("reference", reference)):
+        for whose, values in ((side, one), ("reference", reference)):
             samples[f"{unit}_{concurrent}_{whose}"] = values
             metrics[f"{unit}_{concurrent}_{whose}"] = statistics.median(values)
     pairs = min(len(measured.ours) for measured in found.values())

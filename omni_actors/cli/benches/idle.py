@@ -1,4 +1,4 @@
-"""``bench idle``: three engines are up, nobody asks anything. What does the host do?
+"""``bench idle``: all engines are up, nobody asks anything. What does the host do?
 
 In periods of ten seconds: CPU time of the host and of the reaper, to the nanosecond; steps of trio's scheduler; how
 often any thread of theirs was woken (its voluntary context switches). What the measuring itself costs, one step and one

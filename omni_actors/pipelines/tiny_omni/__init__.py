@@ -1,14 +1,16 @@
-"""tiny-omni: three small engines that answer spoken sums. The graph, and the functions between its stages.
+"""tiny-omni: four small engines that answer sums in text, speech and pictures. The graph, and what lies between stages.
 
 ::
 
     question ─ think ─► thinker ──► text
                            │ sentence by sentence
-                           └─ speak ─► talker ─ voice ─► vocoder ──► audio
+                           ├─ speak ─► talker ─ voice ─► vocoder ──► audio
+                           └─ paint ─► painter ──► image
 
 The thinker (a 0.5 M parameter Qwen3) answers letter by letter; each finished sentence goes to the talker (another) as
-words and comes back as pieces of up to five sounds; the vocoder makes them audible. The alphabets are chosen for
-that: a sentence is about 24 tokens to think but 8 to say, so the first one is heard while the next is being thought.
+words and comes back as pieces of up to five sounds; the vocoder makes them audible. The painter gets it too, and paints
+the number that it ends with, in handwritten digits. A sentence is about 24 tokens to think but 8 to say: the alphabets
+are chosen so, and the first one is heard while the next is being thought.
 The functions here are pure and take microseconds. This module imports no engine's library: it is loaded by the host.
 """
 
@@ -20,12 +22,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from omni_actors._errors import InvalidRequest
 from omni_actors.config.specs import InputSpec, PipelineSpec, StageSpec
 
-from ._vocabulary import WEIGHTS, alphabet
+from ._questions import number_of
+from ._vocabulary import WEIGHTS, alphabet, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["pipeline", "sentences", "speak", "think", "voice"]
+__all__ = ["paint", "pipeline", "sentences", "speak", "think", "voice"]
 
 _HERE = "omni_actors.pipelines.tiny_omni"
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -61,11 +64,11 @@ class Request(Protocol):
 
 
 def pipeline() -> PipelineSpec:
-    """The three stages, with the weights that ship in the package."""
+    """The four stages, with the weights that ship in the package."""
     return PipelineSpec(
         name="tiny-omni",
-        description="Answers sums of digits in text and speech: three small engines on any CPU.",
-        stages=(_thinker(), _talker(), _vocoder()),
+        description="Answers sums of digits in text, speech and pictures: four small engines on any CPU.",
+        stages=(_thinker(), _talker(), _vocoder(), _painter()),
     )
 
 
@@ -109,6 +112,20 @@ def _vocoder() -> StageSpec:
     )
 
 
+def _painter() -> StageSpec:
+    return StageSpec(
+        name="painter",
+        engine="diffusion",
+        model=str(WEIGHTS / "painter"),
+        engine_args={"pipeline_class": f"{_HERE}.painter:DigitPainter", "dtype": "float32", "max_batch": 8},
+        env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
+        transform=f"{_HERE}:paint",
+        output="image",
+        params={"num_inference_steps": 10, "guidance_scale": 2.0, "seed": 0},
+    )
+
+
 def think(upstream: Mapping[str, Upstream], request: Request) -> Any:
     """A question as a chat message. Anything that is not text (messages, token ids) is a prompt already.
 
@@ -130,6 +147,12 @@ def speak(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[
 def voice(upstream: Mapping[str, Upstream], request: Request) -> dict[str, list[int]]:
     """The talker's pieces, spelled out in the vocoder's phonemes."""
     return {"phonemes": alphabet().spoken(upstream["talker"].token_ids)}
+
+
+def paint(upstream: Mapping[str, Upstream], request: Request) -> dict[str, int | None]:
+    """The number that a sentence ends with, in words or digits; None, a digit of no certain kind, if it has none."""
+    numbers = map(number_of, reversed(words_of(upstream["thinker"].text)))
+    return {"number": next((number for number in numbers if number is not None), None)}
 
 
 def sentences(text: str, finished: bool) -> tuple[list[str], str]:

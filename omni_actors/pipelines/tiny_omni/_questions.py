@@ -15,7 +15,7 @@ import attrs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["BENCH_SEED", "NUMBERS", "Part", "Question", "all_parts", "draw", "questions"]
+__all__ = ["BENCH_SEED", "NUMBERS", "Part", "Question", "all_parts", "draw", "number_of", "questions"]
 
 NUMBERS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
@@ -80,6 +80,13 @@ class Question:
     def answer(self) -> str:
         """One sentence per part, in the order asked."""
         return " ".join(part.sentence for part in self.parts)
+
+
+def number_of(word: str) -> int | None:
+    """``fifteen`` and ``15`` are 15; a word that is no number of at most four digits is None."""
+    if word in NUMBERS:
+        return NUMBERS.index(word)
+    return int(word) if word.isascii() and word.isdigit() and len(word) <= 4 else None
 
 
 def all_parts() -> tuple[Part, ...]:

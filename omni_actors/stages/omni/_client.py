@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from omni_actors._errors import EngineRejected, InvalidRequest, ProtocolError
-from omni_actors.lifecycle.events import Event, LeaseFailed, Payload, Produced, Released, TensorChunk, TextChunk
+from omni_actors.lifecycle.events import (
+    Event,
+    LeaseFailed,
+    Payload,
+    Produced,
+    Released,
+    StepChunk,
+    TensorChunk,
+    TextChunk,
+)
 from omni_actors.stages.omni._calls import Calls
 from omni_actors.transport import QueueFull, Unroutable
 from omni_actors.wire import omni as wire
@@ -160,11 +169,13 @@ class StageDiffusionClient:
             case wire.Released(key=key):
                 if before is not LeaseState.GONE:
                     self._end(Released(key))
-            case wire.Failed(key=key, error=error):
+            case wire.Failed(key=key):
                 aborted = before is LeaseState.ABORTING or key in self._to_abort
-                self._end(Released(key) if aborted else self._failed(key, error))
-            case wire.Progress(key=key, done=done, total=total):
-                self.progress[key] = (done, total)
+                self._end(Released(key) if aborted else self._failure(message))
+            case wire.Progress(key=key):
+                self._last_made = self._last_heard
+                if before is not LeaseState.ABORTING and key not in self._to_abort:
+                    self._progress(message)
             case wire.CallResult():
                 self._calls.answer(message)
             case wire.Heartbeat(busy_s=busy_s, progress=progress, ping=ping):
@@ -219,6 +230,16 @@ class StageDiffusionClient:
             self._say(wire.Abort(keys), urgent=True)
         except QueueFull:
             self._to_abort.update(dict.fromkeys(keys))
+
+    def _progress(self, message: wire.Progress) -> None:
+        self.progress[message.key] = (message.done, message.total)
+        if message.shown:
+            step = StepChunk(done=message.done, total=message.total, eta_s=message.eta_s, preview=message.preview)
+            self._events.append(Produced(message.key, step))
+
+    def _failure(self, message: wire.Failed) -> LeaseFailed:
+        kind = InvalidRequest if message.invalid else EngineRejected
+        return LeaseFailed(message.key, kind(message.error, **self._where))
 
     def _end(self, event: Event) -> None:
         assert isinstance(event, Released | LeaseFailed)
@@ -285,6 +306,11 @@ class StageDiffusionClient:
     def last_made(self) -> float:
         """Absolute time of the last output; ``-inf`` before the first."""
         return self._last_made
+
+    @property
+    def step_s(self) -> float:
+        """For how many seconds the engine had been inside one step at its last Heartbeat; 0: it was not."""
+        return self.busy_s or 0.0
 
     @property
     def owed_since(self) -> float | None:

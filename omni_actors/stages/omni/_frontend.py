@@ -19,6 +19,7 @@ MAX_SAMPLES = 1024
 
 _HEAVY_BYTES = 1 << 20
 _HEAVY_ITEMS = 10_000
+_IGNORED = frozenset(("resumable", "trace_headers"))
 _PLAIN = (str, bytes, Mapping, list, tuple, wire.Tensor)
 
 
@@ -58,11 +59,14 @@ class OmniFrontend:
                 options: Mapping[str, Any] | None = None) -> list[Work]:  # fmt: skip
         """One Work per key, its body a Submit that is known to be encodable and aliases nothing of the caller's.
 
-        Raises InvalidRequest. ``options`` are for other kinds of engine and ignored, but for ``resumable``: an engine
-        of this kind takes its input whole.
+        Raises InvalidRequest, also for options (they are for other kinds of engine) but ``trace_headers``: nothing of
+        what a caller asked for is dropped without a word.
         """
-        if (options or {}).get("resumable"):
-            raise self._invalid("it takes its input whole, not as a stream of pieces")
+        for name, value in (options or {}).items():
+            if name == "resumable" and value:
+                raise self._invalid("it takes its input whole, not as a stream of pieces")
+            if name not in _IGNORED and value is not None:
+                raise self._invalid(f"its engine knows no option {name!r}; what it is to do is said in its params")
         self.check(prompt, params)
         merged = {name: value for name, value in self._merged(params).items() if name != "n"}
         prompt, merged = self._snapshot(prompt), self._snapshot(merged)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from omni_actors.stages._interface import Frontend
     from omni_actors.transport import Transport
 
-__all__ = ["DEFAULT_MAX_BATCH", "OmniKind"]
+__all__ = ["DEFAULT_MAX_BATCH", "OmniKind", "wrong"]
 
 DEFAULT_MAX_BATCH = 8
 _HOW_TO = "write model as 'package.module:Class', a class with start(item)"
@@ -35,6 +35,7 @@ class OmniKind:
     """
 
     hang_s = 10.0
+    step_s = 300.0
     slow_frontend = False
     module = "omni_actors.engines.generation"
 
@@ -45,13 +46,24 @@ class OmniKind:
         """
         module, _, name = spec.model.partition(":")
         if not module or not name.isidentifier():
-            raise _wrong(spec, f"model {spec.model!r} is not the path of a class", _HOW_TO)
+            raise wrong(spec, f"model {spec.model!r} is not the path of a class", _HOW_TO)
         if not _found(module):
-            raise _wrong(spec, f"model {spec.model!r}: there is no module {module!r}", _HOW_TO)
+            raise wrong(spec, f"model {spec.model!r}: there is no module {module!r}", _HOW_TO)
+        self.check_max_batch(spec)
+        self.encoded(spec, dict(spec.engine_args))
+
+    def check_max_batch(self, spec: StageSpec) -> None:
+        """Raises ConfigError."""
         max_batch = spec.engine_args.get("max_batch", DEFAULT_MAX_BATCH)
         if isinstance(max_batch, bool) or not isinstance(max_batch, int) or max_batch < 1:
-            raise _wrong(spec, f"max_batch must be a whole number from 1, not {max_batch!r}")
-        _encoded(spec, dict(spec.engine_args))
+            raise wrong(spec, f"max_batch must be a whole number from 1, not {max_batch!r}")
+
+    def encoded(self, spec: StageSpec, value: dict[str, Any]) -> bytes:
+        """The value as the child reads it. Raises ConfigError for what is no plain value."""
+        try:
+            return msgspec.msgpack.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise wrong(spec, f"engine_args: {error}", "arguments are plain values") from None
 
     def frontend(self, spec: StageSpec) -> OmniFrontend:
         """The stage's front-end; cheap for this kind."""
@@ -78,7 +90,7 @@ class OmniKind:
             generation=generation,
             argv=(spec.python or sys.executable, "-u", "-m", self.module),
             env=env,
-            payload=_encoded(spec, {**self.payload(spec), "env": env, **addresses}),
+            payload=self.encoded(spec, {**self.payload(spec), "env": env, **addresses}),
         )
 
     def payload(self, spec: StageSpec) -> dict[str, Any]:
@@ -97,12 +109,6 @@ def _found(module: str) -> bool:
         return False
 
 
-def _encoded(spec: StageSpec, value: dict[str, Any]) -> bytes:
-    try:
-        return msgspec.msgpack.encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise _wrong(spec, f"engine_args: {error}", "arguments are plain values") from None
-
-
-def _wrong(spec: StageSpec, problem: str, hint: str | None = None) -> ConfigError:
+def wrong(spec: StageSpec, problem: str, hint: str | None = None) -> ConfigError:
+    """What is wrong with a stage, as an error that names it."""
     return ConfigError(f"stage {spec.name}: {problem}", hint=hint, stage=spec.name)

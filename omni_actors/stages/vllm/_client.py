@@ -70,6 +70,11 @@ class StageEngineCoreClient:
         return self._last_heard
 
     @property
+    def step_s(self) -> float:
+        """Unknown on this wire: 0."""
+        return 0.0
+
+    @property
     def last_made(self) -> float:
         """Absolute time of the last events; ``-inf`` before the first."""
         return self._last_made

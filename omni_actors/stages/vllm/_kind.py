@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -39,6 +40,7 @@ class VllmKind:
     """The engine kind ``vllm`` (see ``EngineKind``)."""
 
     hang_s = 60.0
+    step_s = math.inf
     slow_frontend = True
 
     def check(self, spec: StageSpec) -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = ["real_pipeline", "real_plain", "real_schedule"]
 
-STAGES = ("thinker", "talker", "vocoder")
+STAGES = ("thinker", "talker", "vocoder", "painter")
 WORKERS = ("thinker", "talker")
 WINDOW_S = 6.0
 QUESTION = "What is two plus three, and nine minus four?"

@@ -119,6 +119,11 @@ class Facts:
         """The lease's stage."""
         return lease.place[0]
 
+    def main_of(self, lease: Lease) -> Lease | None:
+        """A companion's main work, if it was sent. None for what is no companion."""
+        main, beside, _ = lease.key.rpartition("-c")
+        return self.leases.get(main) if beside else None
+
     def leases_at(self, place: Place) -> Iterator[Lease]:
         """The leases of one generation, in order."""
         return (lease for lease in self.leases.values() if lease.place == place)

@@ -15,7 +15,7 @@ from omni_actors.runtime._open import _graph
 from omni_actors.testing.sim._history import AbortCalled, Ended, Got, TerminalSeen, Wire
 from omni_actors.testing.sim._scenario import Submit
 
-from ._facts import Facts
+from ._facts import Facts, in_words
 from ._violation import Violation
 from ._words import about, when
 
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["i6", "i7", "i7_pair", "i8", "i9"]
 
 Lane = tuple[str, int, int]
-"""Stage, part, choice."""
+"""Stage, part, choice; of companions -1, -2 and so on."""
 Data = tuple[int, ...]
 
-_LANE = re.compile(r"(?P<stage>\d+)(?:-p(?P<part>\d+))?(?:-s(?P<index>\d+))?")
+_LANE = re.compile(r"(?P<stage>\d+)(?:-p(?P<part>\d+))?(?:-s(?P<index>\d+)|-c(?P<companion>\d+))?")
 _TOKENS = ("fake-core", "vllm")
 """The engines whose terminals hold tokens, all that was made: tensors leave no trace in a terminal's fingerprint."""
 
@@ -41,7 +41,8 @@ _TOKENS = ("fake-core", "vllm")
 def _lane(lease: Lease, request: Request) -> Lane:
     found = _LANE.fullmatch(lease.key.removeprefix(request.key + "-"))
     assert found is not None, lease.key
-    return lease.place[0], int(found["part"] or 0), int(found["index"] or 0)
+    index = int(found["index"] or 0) if found["companion"] is None else ~int(found["companion"])
+    return lease.place[0], int(found["part"] or 0), index
 
 
 def _plan(graph: Graph, request: Request) -> Plan | None:
@@ -115,7 +116,8 @@ def i6(facts: Facts) -> Iterator[Violation]:
         plan = _plan(graph, request)
         if request.accepted is None or plan is None:
             continue
-        heard = {_lane(lease, request): lease for lease in request.leases}
+        lanes = {_lane(lease, request): lease for lease in request.leases}
+        heard = {lane: lease for lane, lease in lanes.items() if lane[2] >= 0}
         yield from _in_order(facts, request)
         yield from _prefixes(facts, request, plan, heard)
         yield from _results(facts, request, heard)
@@ -250,13 +252,16 @@ def _finished(facts: Facts, request: Request) -> bool:
 
 
 def i8(facts: Facts) -> Iterator[Violation]:
-    """A lease is one piece of work of one request at one place; an abort ends nobody of another id."""
+    """A lease is one piece of work of one request at one place, where its companions are too; an abort ends nobody of
+    another id.
+    """
     order = _graph(facts.history.pipeline).order
     keys: dict[str, Request] = {}
     for request in facts.requests.values():
         if request.key and (first := keys.setdefault(request.key, request)) is not request:
             yield about(request, "I8", f"it has the key {request.key} of request {first.name}", request.submitted)
         yield from _aborted_by_another(facts, request)
+        yield from _apart(facts, request)
     for lease in facts.leases.values():
         owner = lease.request
         if owner is None:
@@ -271,6 +276,18 @@ def i8(facts: Facts) -> Iterator[Violation]:
         if number >= len(order) or order[number].name != lease.place[0]:
             text = f"lease {lease.key} was sent to stage {lease.place[0]} {when(facts, lease.added)}: not its key's"
             yield about(owner, "I8", text, lease.added)
+
+
+def _apart(facts: Facts, request: Request) -> Iterator[Violation]:
+    """Companions are sent after their main work, to the same generation."""
+    for lease in request.leases:
+        if _lane(lease, request)[2] >= 0:
+            continue
+        main = facts.main_of(lease)
+        if main is None or main.place != lease.place or main.added > lease.added:
+            where = "was not sent before" if main is None else f"went to {in_words(main.place)}"
+            text = f"companion {lease.key} went to {in_words(lease.place)} {when(facts, lease.added)}; its main work"
+            yield about(request, "I8", f"{text} {where}", lease.added)
 
 
 def _aborted_by_another(facts: Facts, request: Request) -> Iterator[Violation]:
@@ -288,7 +305,9 @@ def _aborted_by_another(facts: Facts, request: Request) -> Iterator[Violation]:
 
 
 def i9(facts: Facts) -> Iterator[Violation]:
-    """A stage gets its input after its producers made it and before the request's end; no other stage ever sees it."""
+    """A stage gets its input after its producers, companions too, made it and before the request's end; no other stage
+    ever sees it.
+    """
     graph = _graph(facts.history.pipeline)
     for request in facts.requests.values():
         plan = _plan(graph, request)
@@ -310,7 +329,8 @@ def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, plan: Plan) -
     """Whether an edge's producer had done its share when the lease was sent."""
     inherited = lease.place[0] in plan.partitioned
     producers = [other for other in request.leases if other.place[0] == edge.source]
-    said = any(number < lease.added for other in producers for number in other.outputs)
+    mains = [other for other in producers if _lane(other, request)[2] >= 0]
+    said = any(number < lease.added for other in mains for number in other.outputs)
     if edge.mode == "segments":
         problem = None if said else f"before its producer {edge.source} had said anything"
     else:

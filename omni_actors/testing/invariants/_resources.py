@@ -101,6 +101,7 @@ def i13(facts: Facts) -> Iterator[Violation]:
         text = f"{event.bound}: {event.value} at {event.at:g} s, over the bound of {event.limit}"
         yield Violation(invariant="I13", message=text, events=(number,))
     yield from _too_many_requests(facts)
+    yield from _too_many_at_the_roots(facts)
     yield from _too_many_parts(facts)
 
 
@@ -115,6 +116,18 @@ def _too_many_requests(facts: Facts) -> Iterator[Violation]:
         if len(live) > limit:
             text = f"request {event.request} was accepted at {event.at:g} s as number {len(live)} of at most {limit}"
             yield Violation(invariant="I13", message=text, events=(number,), request=event.request)
+
+
+def _too_many_at_the_roots(facts: Facts) -> Iterator[Violation]:
+    """Samples and companions at work where prompts go: each has a slot. The runtime may know of more of them."""
+    limit = facts.history.pipeline.limits.max_requests
+    roots = {stage.name for stage in facts.history.pipeline.stages if not stage.inputs}
+    here = [lease for lease in facts.leases.values() if lease.place[0] in roots]
+    for lease in here if len(here) > limit else ():
+        if (live := sum(_at_work(other, lease.added) for other in here)) > limit:
+            text = f"lease {lease.key} was sent at {facts.at(lease.added):g} s as number {live} of {limit} slots"
+            yield Violation(invariant="I13", message=text, events=(lease.added,))
+            break
 
 
 def _too_many_parts(facts: Facts) -> Iterator[Violation]:
@@ -135,8 +148,8 @@ def _too_many_parts(facts: Facts) -> Iterator[Violation]:
 
 
 def _part(lease: Lease) -> str:
-    """The lease's key without its sample: several samples are one part."""
-    return re.sub(r"-s\d+$", "", lease.key)
+    """The lease's key without its sample: several samples, and companions, are one part."""
+    return re.sub(r"-[sc]\d+$", "", lease.key)
 
 
 def _at_work(lease: Lease, number: int) -> bool:

@@ -28,7 +28,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a generated pipeline. ``wire``: an LLM on vLLM's wire, or an engine on the omni wire.
 
     ``segments``: its one input comes in pieces. ``plain``: an LLM behind an LLM takes its tokens as they are, without a
-    transform. ``cheap``: its transform runs inline. ``behaviour`` and ``deadlines``:
+    transform. ``cheap``: its functions run inline. ``companions``: it works on a short and a long one beside its main
+    work, which an LLM ends after two tokens then: some stage must read it whole. ``behaviour`` and ``deadlines``:
     fields of the fake's behaviour, and of ``Deadlines``.
     """
 
@@ -40,6 +41,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output: Modality | None = None
     replicas: int = 1
     cheap: bool = True
+    companions: bool = False
     behaviour: dict[str, Any] = {}
     deadlines: dict[str, float] = {}
 
@@ -57,8 +59,10 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             replicas=self.replicas,
             inputs=[InputSpec(stage=name, mode=mode, split=split) for name in self.inputs],
             transform=transform,
+            companions=f"{_FUNCTIONS}guides" if self.companions else None,
             cheap=self.cheap,
             output=self.output,
+            params={"max_tokens": 2} if self.companions and self.wire == "core" else {},
             engine_args={**signed, **self.behaviour},
             deadlines=attrs.evolve(SHORT, **self.deadlines),
         )

@@ -14,7 +14,7 @@ import msgspec
 import trio
 
 from omni_actors._errors import ProtocolError
-from omni_actors.lifecycle.events import Payload, TextChunk
+from omni_actors.lifecycle.events import Payload, StepChunk, TextChunk
 from omni_actors.testing._core_wire import ABORT, ADD, UTILITY, FakeOutputs
 from omni_actors.wire import omni
 from omni_actors.wire.vllm.codec import DEAD, FINISH_ABORT, FINISH_ERROR
@@ -39,6 +39,8 @@ def fingerprint(payload: Payload) -> tuple[int, ...]:
     """What a payload holds, comparable and small: token ids, or the text's code points, or a sum over the tensors."""
     if isinstance(payload, TextChunk):
         return tuple(payload.token_ids or map(ord, payload.text))
+    if isinstance(payload, StepChunk):
+        return ()
     return _tensors(payload.tensors, dict(payload.meta))
 
 

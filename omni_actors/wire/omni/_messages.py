@@ -95,11 +95,17 @@ class Output(_Struct, frozen=True, tag="output"):
 
 
 class Progress(_Struct, frozen=True, tag="progress"):
-    """``done`` of ``total`` steps of a lease (``total`` 0: unknown)."""
+    """``done`` of ``total`` steps of a lease (``total`` 0: unknown), and for how many seconds more (None: unknown).
+
+    ``shown``: its reader asked to be told. ``preview``: what it looks like by now, uint8, shape (height, width, 3).
+    """
 
     key: str
     done: int
     total: int = 0
+    eta_s: float | None = None
+    shown: bool = False
+    preview: Any = None
 
 
 class Released(_Struct, frozen=True, tag="released"):
@@ -109,10 +115,14 @@ class Released(_Struct, frozen=True, tag="released"):
 
 
 class Failed(_Struct, frozen=True, tag="failed"):
-    """This lease alone failed, with the engine's words; nothing is held for it. The last word about it."""
+    """This lease alone failed, with the engine's words; nothing is held for it. The last word about it.
+
+    ``invalid``: its prompt or params cannot be worked on; the caller's fault, not the engine's.
+    """
 
     key: str
     error: str
+    invalid: bool = False
 
 
 class CallResult(_Struct, frozen=True, tag="result"):

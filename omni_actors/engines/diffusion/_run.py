@@ -1,0 +1,117 @@
+"""One request at work: the pipeline's own ``__call__`` in a greenlet of its own, which stands still at each call of a
+denoiser until the engine has made its pass.
+
+Owns a copy of the pipeline (what a call keeps on ``self`` is this request's alone), a scheduler, a random generator and
+the count of steps. Nothing of it is shared but the models.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import time
+from typing import TYPE_CHECKING, Any
+
+import greenlet
+import torch
+
+from ._gather import Call, Waits
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["NotFinite", "Run"]
+
+
+class NotFinite(ArithmeticError):
+    """Raised in the request whose latents or picture are no numbers any more."""
+
+
+class Run(Waits):
+    """``scheduler``: this request's own. ``arguments``: all of ``__call__``'s. ``pending``: the call it waits for."""
+
+    def __init__(
+        self,
+        pipeline: Any,
+        scheduler: Any,
+        arguments: Mapping[str, Any],
+        adapters: tuple[tuple[str, float], ...] = (),
+    ) -> None:
+        super().__init__()
+        self.adapters = adapters
+        self.pending: Call | None = None
+        self.output: Any = None
+        self.passes = self.done = 0
+        self.latents: torch.Tensor | None = None
+        self.scheduler = scheduler
+        self._arguments = arguments
+        self._pipeline = self._own(pipeline)
+        self._first_at = self._last_at = 0.0
+
+    def _own(self, pipeline: Any) -> Any:
+        own = copy.copy(pipeline)
+        # Not by setattr, which diffusers watches: the copy's configuration is still everybody's.
+        if self.scheduler is not None:
+            self.scheduler.step = self._counted(self.scheduler.step)
+            vars(own)["scheduler"] = self.scheduler
+        return own
+
+    def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(step)  # pipelines look which arguments it takes
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            made = step(*args, **kwargs)
+            self._stepped(made[0] if isinstance(made, tuple) else made.prev_sample)
+            return made
+
+        return counted
+
+    def _stepped(self, latents: torch.Tensor) -> None:
+        self.done += 1
+        self.latents = latents
+        self._last_at = time.monotonic()
+        # Looking costs nothing on a CPU; an accelerator would have to be waited for, so there once, at the end.
+        if (latents.device.type == "cpu" or self.done == self.total) and not bool(torch.isfinite(latents).all()):
+            raise NotFinite(f"the latents are not finite after step {self.done} of {self.total}")
+
+    def run(self) -> Any:
+        """The greenlet's own code."""
+        return self._pipeline(**self._arguments)
+
+    def advance(self) -> bool:
+        """Go on to the next call of a denoiser; True: it is done, and ``output`` is there.
+
+        Raises what the pipeline raises, also what a pass raised if the pipeline does not catch it.
+        """
+        call, self.pending = self.pending, None
+        self.passes += call is not None
+        if call is not None and call.error is not None:
+            came = self.throw(call.error)
+        else:
+            came = self.switch(call.result) if call is not None else self.switch()
+        if self.dead:
+            self.output = came
+            return True
+        self.pending = came
+        self._first_at = self._first_at or time.monotonic()
+        return False
+
+    def close(self) -> None:
+        """Leave the pipeline where it stands; it sees ``GreenletExit``. Idempotent."""
+        self.pending = None
+        if self and not self.dead:
+            self.throw(greenlet.GreenletExit)
+
+    @property
+    def total(self) -> int:
+        """How many steps it takes; 0 while that is unknown."""
+        if self.pending is None and not self.passes:
+            return 0
+        counted = getattr(self._pipeline, "_num_timesteps", None)  # fewer than the scheduler's where a picture goes in
+        return counted or len(getattr(self.scheduler, "timesteps", ()))
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds to go, if the next steps take as long as those so far; None before the first."""
+        if not self.done:
+            return None
+        return max(0, self.total - self.done) * (self._last_at - self._first_at) / self.done
