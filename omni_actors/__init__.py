@@ -101,6 +101,7 @@ if TYPE_CHECKING:
         Terminal as Terminal,
     )
     from omni_actors.lifecycle.events import Output as Output
+    from omni_actors.lifecycle.events import StepChunk as StepChunk
     from omni_actors.lifecycle.events import TensorChunk as TensorChunk
     from omni_actors.lifecycle.events import TextChunk as TextChunk
     from omni_actors.runtime import (
@@ -138,7 +139,7 @@ _HOMES = {
     ),
     "config": "Deadlines InputSpec Limits PipelineSpec StageSpec",
     "lifecycle": "Kind RequestView StageResult Terminal",
-    "lifecycle.events": "Output TensorChunk TextChunk",
+    "lifecycle.events": "Output StepChunk TensorChunk TextChunk",
     "runtime": "AbortReport Health OmniRuntime ShutdownReport StageInput Statistics Stream open_omni",
     "stages": "StageEvent StageState",
 }

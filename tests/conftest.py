@@ -7,8 +7,10 @@ Also a disk that fills, for whatever writes files.
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import resource
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,3 +43,16 @@ def room_for() -> Callable[[int], AbstractContextManager[None]]:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
     return limited
+
+
+@pytest.fixture(scope="session")
+def tiny_diffusion(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a real Stable Diffusion pipeline of 32 by 32 pixels: real classes, random weights."""
+    path = Path(__file__).parent / "engines" / "tiny_pipelines.py"
+    found = importlib.util.spec_from_file_location("tiny_pipelines_of_all", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    found.loader.exec_module(module)
+    folder: Path = module.stable_diffusion(tmp_path_factory.mktemp("tiny") / "tiny-diffusion")
+    return folder

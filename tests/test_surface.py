@@ -14,7 +14,7 @@ NAMES = """
 AbortReport ConfigError Deadlines EdgeTimeout EngineDead EngineRejected Health InputSpec InvalidRequest Kind Limits
 OmniError OmniRuntime Output Overloaded PipelineSpec ProtocolError Refused RequestFailed RequestTimeout
 RequestView RuntimeClosed ShutdownReport ShuttingDown SlowConsumer StageEvent StageFailed StageInput StageResult
-StageSpec StageState Statistics
+StageSpec StageState Statistics StepChunk
 StageUnavailable StartupFailed Stream Terminal TensorChunk TextChunk TransformFailed UsageError open_omni
 """
 

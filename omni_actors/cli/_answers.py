@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from omni_actors.lifecycle.events import TensorChunk
+from omni_actors.lifecycle.events import StepChunk, TensorChunk
 from omni_actors.observe import StageTiming, request_stats
 
 if TYPE_CHECKING:
@@ -53,13 +53,16 @@ class Sentence:
 
 @attrs.frozen
 class Picture:
-    """A picture of one part. ``image``: a tensor of uint8, shape (height, width, 3); ``meta``: how it was made."""
+    """A picture of one part, by ``stage``. ``image``: a tensor of uint8, shape (height, width, 3); ``meta``: how it was
+    made.
+    """
 
     part: int
     index: int
     at_s: float
     image: Any = attrs.field(repr=False)
     meta: Mapping[str, Any]
+    stage: str = ""
 
 
 @attrs.define
@@ -105,7 +108,7 @@ class Answer:
             return self._take_audio(output, at_s)
         elif output.image is not None:
             return self._take_image(output, at_s)
-        else:
+        elif not isinstance(output.payload, StepChunk):
             self.other[output.modality] = self.other.get(output.modality, 0) + 1
         return None
 
@@ -129,7 +132,7 @@ class Answer:
 
     def _take_image(self, output: Output, at_s: float) -> Picture:
         assert isinstance(output.payload, TensorChunk)
-        picture = Picture(output.part, output.index, at_s, output.image, output.payload.meta)
+        picture = Picture(output.part, output.index, at_s, output.image, output.payload.meta, output.stage)
         self.pictures[output.index, output.part] = picture
         return picture
 
@@ -145,6 +148,7 @@ def stats_of(terminal: Terminal) -> RequestStats:
             finished_at=timing.finished_at,
             tokens=timing.tokens or None,
             audio_s=timing.audio_s or None,
+            steps=timing.steps or None,
         )
         for timing in terminal.timings
     ]
@@ -164,6 +168,7 @@ def stats_rows(stats: RequestStats) -> dict[str, Any]:
             "tokens": row.tokens,
             "audio_s": row.audio_s,
             "rtf": row.rtf,
+            "steps": row.steps,
         }
         for row in stats.rows
     ]

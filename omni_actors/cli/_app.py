@@ -27,13 +27,28 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override one value, as in --set thinker.replicas=2."),
 ]
+Model = Annotated[
+    str | None,
+    typer.Option("--model", metavar="PATH|ID", help="The model of the one stage that has none, or of the only stage."),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info (engines' own lines), warning or error.")]
 Timeout = Annotated[float | None, typer.Option("--timeout-s", min=0.001, help="Seconds that one request may take.")]
 Question = Annotated[list[str] | None, typer.Argument(metavar="[QUESTION]…", help="Sums of digits, in words.")]
 Out = Annotated[Path, typer.Option("--out", help="The folder for answer.wav.")]
-MaybeOut = Annotated[Path | None, typer.Option("--out", help="The folder for what is not text.")]
+MaybeOut = Annotated[
+    Path | None,
+    typer.Option("--out", help="The folder for what is not text; or the file, if it ends in .png or .wav."),
+]
+Steps = Annotated[int | None, typer.Option("--steps", min=1, help="Of each picture.")]
+PictureSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Of the first picture; drawn without it.")]
+Size = Annotated[str | None, typer.Option("--size", metavar="WxH", help="Of each picture, in pixels, as in 512x768.")]
+Samples = Annotated[int | None, typer.Option("--n", min=1, help="Pictures per prompt.")]
+Negative = Annotated[str | None, typer.Option("--negative-prompt", help="What the pictures are not to show.")]
+Guidance = Annotated[float | None, typer.Option("--guidance", help="How closely to follow the prompt.")]
+WritePrompt = Annotated[bool, typer.Option("--write-prompt", help="Write the prompt into each PNG file, too.")]
+Show = Annotated[bool, typer.Option("--show/--no-show", help="Show pictures on the terminal.")]
 Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="What to ask; may be given several times.")]
 PromptFile = Annotated[Path | None, typer.Option("--prompts", help="A file with one prompt a line; - is stdin.")]
 Modalities = Annotated[str | None, typer.Option("--modalities", help="What is wanted, as in text,audio.")]
@@ -126,8 +141,17 @@ def generate(
     prompts: PromptFile = None,
     modalities: Modalities = None,
     params: StageParams = None,
+    model: Model = None,
     overrides: Overrides = None,
     out: MaybeOut = None,
+    steps: Steps = None,
+    seed: PictureSeed = None,
+    size: Size = None,
+    n: Samples = None,
+    negative_prompt: Negative = None,
+    guidance: Guidance = None,
+    write_prompt: WritePrompt = False,
+    show: Show = True,
     timeout_s: Timeout = None,
     stats: Stats = False,
     as_json: AsJson = False,
@@ -138,15 +162,22 @@ def generate(
     with guarded(as_json=as_json, debug=debug):
         _ready(log_level)
         from omni_actors.cli._generate import Job, read_prompts, run_generate
+        from omni_actors.cli._params import Painting
 
         wanted = None if modalities is None else tuple(part.strip() for part in modalities.split(",") if part.strip())
         job = Job(
             target=pipeline,
             prompts=read_prompts(prompt or (), prompts),
+            model=model,
             overrides=tuple(overrides or ()),
             modalities=wanted,
             stage_params=tuple(params or ()),
+            painting=Painting(
+                steps=steps, seed=seed, size=size, n=n, negative_prompt=negative_prompt, guidance=guidance
+            ),
             out=out,
+            write_prompt=write_prompt,
+            show=show,
             timeout_s=timeout_s,
             stats=stats,
             as_json=as_json,
@@ -160,6 +191,7 @@ def serve(
     pipeline: Target,
     host: Host = "127.0.0.1",
     port: Port = 8000,
+    model: Model = None,
     overrides: Overrides = None,
     limits: HttpLimit = None,
     debug: Debug = False,
@@ -174,6 +206,7 @@ def serve(
             target=pipeline,
             host=host,
             port=port,
+            model=model,
             overrides=tuple(overrides or ()),
             limits=tuple(limits or ()),
             extra=tuple(context.args),
@@ -185,6 +218,7 @@ def serve(
 @app.command()
 def check(
     target: Target,
+    model: Model = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -195,12 +229,13 @@ def check(
         _ready(log_level)
         from omni_actors.cli._check import run_check
 
-        _end(run_check(target, tuple(overrides or ()), as_json=as_json))
+        _end(run_check(target, tuple(overrides or ()), model=model, as_json=as_json))
 
 
 @app.command()
 def graph(
     target: Target,
+    model: Model = None,
     overrides: Overrides = None,
     mermaid: Mermaid = False,
     as_json: AsJson = False,
@@ -210,7 +245,7 @@ def graph(
     with guarded(as_json=as_json, debug=debug):
         from omni_actors.cli._graph import run_graph
 
-        _end(run_graph(target, tuple(overrides or ()), as_mermaid=mermaid, as_json=as_json))
+        _end(run_graph(target, tuple(overrides or ()), model=model, as_mermaid=mermaid, as_json=as_json))
 
 
 @app.command()

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["engine_problems", "run_check"]
 
 
-def run_check(target: str, overrides: Sequence[str], *, as_json: bool) -> Code:
+def run_check(target: str, overrides: Sequence[str], *, model: str | None = None, as_json: bool) -> Code:
     """Print the effective config, or one line per problem. Starts nothing."""
     try:
-        found = resolve(target, overrides)
+        found = resolve(target, overrides, model=model)
     except ConfigError as error:
         return _refuse(target, problem_lines(error), as_json=as_json)
     problems = engine_problems(found.spec)

@@ -10,15 +10,16 @@ import attrs
 import trio
 
 from omni_actors._errors import InvalidRequest, OmniError, UsageError
-from omni_actors._files import ready_folder
-from omni_actors.cli._answers import Answer, stats_of, stats_rows
+from omni_actors.cli._answers import Answer, Picture, stats_of, stats_rows
+from omni_actors.cli._bars import Bars
 from omni_actors.cli._exit import Code, block, describe, print_json
-from omni_actors.cli._params import stage_params
+from omni_actors.cli._out import Kept, Out, keep
+from omni_actors.cli._params import Painting, painting_params, stage_params
+from omni_actors.cli._pictures import show as picture_on
 from omni_actors.cli._session import Session, run_session
 from omni_actors.cli._tables import shutdown_json, shutdown_line, stats_table
 from omni_actors.config import resolve
 from omni_actors.lifecycle import Kind, Terminal
-from omni_actors.pipelines._sound import write_wav
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from omni_actors.config import PipelineSpec
-    from omni_actors.runtime import OmniRuntime
+    from omni_actors.runtime import OmniRuntime, Stream
 
 __all__ = ["Job", "Result", "read_prompts", "run_generate"]
 
@@ -34,18 +35,26 @@ MAX_IN_FLIGHT = 64
 """Prompts at work at once: enough to fill an engine's batch, few enough for answers to come in about their order."""
 
 MAX_PROMPT_FILE_BYTES = 64 << 20
+_SHOWN_COLUMNS = 64
 
 
 @attrs.frozen(kw_only=True)
 class Job:
-    """What was asked on the command line. ``out``: the folder for what is not text."""
+    """What was asked on the command line. ``out``: the folder, or the file, for what is not text.
+
+    ``write_prompt``: into the files of pictures. ``show``: pictures on the terminal.
+    """
 
     target: str
     prompts: tuple[str, ...]
+    model: str | None = None
     overrides: tuple[str, ...] = ()
     modalities: tuple[str, ...] | None = None
     stage_params: tuple[str, ...] = ()
+    painting: Painting = attrs.field(factory=Painting)
     out: Path | None = None
+    write_prompt: bool = False
+    show: bool = True
     timeout_s: float | None = None
     stats: bool = False
     as_json: bool = False
@@ -53,14 +62,14 @@ class Job:
 
 @attrs.frozen(kw_only=True)
 class Result:
-    """One prompt's end. ``files``: what was written."""
+    """One prompt's end. ``kept``: the files that were written."""
 
     prompt: str
     request_id: str
     answer: Answer
     terminal: Terminal | None = None
     error: OmniError | None = None
-    files: tuple[str, ...] = ()
+    kept: Kept = attrs.field(factory=Kept)
 
 
 def read_prompts(given: Sequence[str], file: Path | None) -> tuple[str, ...]:
@@ -90,13 +99,15 @@ def _text(file: Path) -> str:
 
 def run_generate(job: Job, progress: Console, output: Console) -> Code:
     """Ask and print everything. ``progress`` is stderr, ``output`` stdout. Raises UsageError before any start."""
-    spec = resolve(job.target, job.overrides).spec
-    params = stage_params(job.stage_params, spec)
+    spec = resolve(job.target, job.overrides, model=job.model).spec
+    params = _params(job, spec, bars=progress.is_terminal)
     _check_modalities(job.modalities, spec)
-    if job.out is not None:
-        ready_folder(job.out)
-    asking = _Asking(job, params, output)
-    session = run_session(spec, asking.ask_all, progress)
+    made = job.modalities or tuple(stage.output for stage in spec.stages if stage.output)
+    out = None if job.out is None else Out.ready(job.out, len(job.prompts), made)
+    with Bars(progress, job.prompts, shown=not job.as_json) as bars:
+        asking = _Asking(job, spec, params, out, output, bars)
+        # Half a picture is of no use to anybody: the first Ctrl-C ends a pipeline that only paints.
+        session = run_session(spec, asking.ask_all, progress, drain=set(made) != {"image"})
     if job.as_json:
         print_json(_document(job, session))
     else:
@@ -104,6 +115,16 @@ def run_generate(job: Job, progress: Console, output: Console) -> Code:
     if session.interrupted:
         return Code.INTERRUPTED
     return Code.FAILED if any(result.error for result in session.result) else Code.OK
+
+
+def _params(job: Job, spec: PipelineSpec, *, bars: bool) -> Mapping[str, Mapping[str, Any]] | None:
+    """By stage; None if nothing was said. Stages that paint tell how far they are where there are bars to show it."""
+    chosen = painting_params(job.painting, spec)
+    for name in chosen if bars else ():
+        chosen[name]["progress"] = True
+    for name, params in stage_params(job.stage_params, spec).items():
+        chosen.setdefault(name, {}).update(params)
+    return {name: params for name, params in chosen.items() if params} or None
 
 
 def _check_modalities(wanted: tuple[str, ...] | None, spec: PipelineSpec) -> None:
@@ -117,8 +138,17 @@ def _check_modalities(wanted: tuple[str, ...] | None, spec: PipelineSpec) -> Non
 class _Asking:
     """Owns one command's results. Answers are printed in the order of the prompts, each as early as that allows."""
 
-    def __init__(self, job: Job, params: Mapping[str, Any] | None, output: Console) -> None:
-        self._job, self._params, self._output = job, params, output
+    def __init__(
+        self,
+        job: Job,
+        spec: PipelineSpec,
+        params: Mapping[str, Any] | None,
+        out: Out | None,
+        output: Console,
+        bars: Bars,
+    ) -> None:
+        self._job, self._spec, self._params, self._out = job, spec, params, out
+        self._output, self._bars = output, bars
         self._results: dict[int, Result] = {}
         self._printed = 0
         self._broken: UsageError | None = None
@@ -146,7 +176,7 @@ class _Asking:
 
     async def _ask(self, omni: OmniRuntime, number: int) -> Result:
         prompt, answer = self._job.prompts[number], Answer()
-        name, began_at = f"prompt-{number + 1}", trio.current_time()
+        name = f"prompt-{number + 1}"
         terminal = error = None
         try:
             async with omni.generate(
@@ -157,54 +187,76 @@ class _Asking:
                 timeout_s=self._job.timeout_s,
             ) as stream:
                 try:
-                    async for item in stream:
-                        answer.take(item, trio.current_time() - began_at)
-                        if self._live and item.text and item.index == 0:
-                            self._output.print(item.text, end="", markup=False, highlight=False, soft_wrap=True)
+                    await self._read(stream, answer, number, name)
                 finally:
                     terminal = stream.terminal
+                    self._bars.ended(number)
         except OmniError as caught:
             error = caught
         whole = terminal is not None and terminal.kind is Kind.FINISHED
-        files = await self._write(number, answer) if whole else ()
-        return Result(prompt=prompt, request_id=name, answer=answer, terminal=terminal, error=error, files=files)
+        kept = await self._keep(number, answer) if whole else Kept()
+        return Result(prompt=prompt, request_id=name, answer=answer, terminal=terminal, error=error, kept=kept)
 
-    async def _write(self, number: int, answer: Answer) -> tuple[str, ...]:
-        """The sound of each choice, as ``prompt-1.wav``. Raises UsageError: a full disk ends the command."""
-        if self._job.out is None:
-            return ()
-        files = []
-        for index in sorted({sentence.index for sentence in answer.sentences.values()}):
-            spoken = answer.spoken(index)
-            file = self._job.out / f"prompt-{number + 1}{f'-choice-{index + 1}' if index else ''}.wav"
-            samples = spoken[0].samples()
-            for sentence in spoken[1:]:
-                samples.extend(sentence.samples())
-            await trio.to_thread.run_sync(write_wav, file, samples, spoken[0].sample_rate)
-            files.append(str(file))
-        return tuple(files)
+    async def _read(self, stream: Stream, answer: Answer, number: int, name: str) -> None:
+        began_at = trio.current_time()
+        async for item in stream:
+            made = answer.take(item, trio.current_time() - began_at)
+            self._bars.took(number, item)
+            if isinstance(made, Picture):
+                self._bars.painted(name, made)
+            if self._live and item.text and item.index == 0:
+                self._output.print(item.text, end="", markup=False, highlight=False, soft_wrap=True)
+
+    async def _keep(self, number: int, answer: Answer) -> Kept:
+        """Raises UsageError: a full disk ends the command."""
+        if self._out is None:
+            return Kept()
+        info = {"prompt": self._job.prompts[number]} if self._job.write_prompt else {}
+        return await keep(self._out, number, answer, self._spec, info)
 
     def _print_ready(self) -> None:
         while not self._job.as_json and (result := self._results.get(self._printed)) is not None:
             self._printed += 1
-            _print_result(result, self._output, streamed=self._live, numbered=len(self._job.prompts) > 1)
+            with self._bars.aside():
+                _print_result(result, self._job, self._output, streamed=self._live)
 
 
-def _print_result(result: Result, output: Console, *, streamed: bool, numbered: bool) -> None:
-    if numbered:
-        output.print(f"[{result.request_id}] {result.prompt}", style="bold", markup=False, highlight=False)
+def _print_result(result: Result, job: Job, output: Console, *, streamed: bool) -> None:
+    def say(line: str, style: str | None = None) -> None:
+        output.print(line, style=style, markup=False, highlight=False, soft_wrap=True)
+
+    if len(job.prompts) > 1:
+        say(f"[{result.request_id}] {result.prompt}", "bold")
     if streamed and result.answer.text:
         output.print()
     for index, text in sorted(result.answer.texts.items()):
         if not (streamed and index == 0):
-            output.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(text)
     if result.answer.sentences:
-        where = f": {', '.join(result.files)}" if result.files else " (--out FOLDER keeps it)"
-        output.print(f"{result.answer.audio_s:.2f} s of audio{where}", markup=False, highlight=False, soft_wrap=True)
+        say(f"{result.answer.audio_s:.2f} s of audio{_where(result.kept.sounds)}")
+    if result.answer.pictures:
+        _print_pictures(result, output, show=job.show)
     if result.error is not None:
         output.print("\n".join(block(result.error)), markup=False, highlight=False, soft_wrap=True)
     elif result.terminal is not None and result.terminal.kind is not Kind.FINISHED:
         output.print(f"{result.terminal.kind.value}: {result.terminal.reason}", markup=False, highlight=False)
+
+
+def _where(files: Sequence[str]) -> str:
+    return f": {', '.join(files)}" if files else " (--out FOLDER keeps it)"
+
+
+def _print_pictures(result: Result, output: Console, *, show: bool) -> None:
+    pictures = [picture for _, picture in sorted(result.answer.pictures.items())]
+    if show and output.is_terminal:
+        for picture in pictures:
+            output.print(picture_on(picture.image, min(output.width, _SHOWN_COLUMNS)))
+    for warning in dict.fromkeys(words for picture in pictures for words in picture.meta.get("warnings", ())):
+        output.print(f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    seeds = ", ".join(str(picture.meta.get("seed")) for picture in pictures)
+    count = "a picture" if len(pictures) == 1 else f"{len(pictures)} pictures"
+    line = f"{count}, seed {seeds}{_where(result.kept.pictures)}"
+    output.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _print_end(job: Job, session: Session[list[Result]], progress: Console, output: Console) -> None:
@@ -227,7 +279,7 @@ def _document(job: Job, session: Session[list[Result]]) -> dict[str, Any]:
 def _result(result: Result) -> dict[str, Any]:
     answer, terminal = result.answer, result.terminal
     rates = [sentence.sample_rate for sentence in answer.sentences.values()]
-    audio = {"seconds": answer.audio_s, "sample_rate": rates[0], "files": list(result.files)} if rates else None
+    audio = {"seconds": answer.audio_s, "sample_rate": rates[0], "files": list(result.kept.sounds)} if rates else None
     return {
         "request_id": result.request_id,
         "prompt": result.prompt,
@@ -236,6 +288,8 @@ def _result(result: Result) -> dict[str, Any]:
         "choices": [text for _, text in sorted(answer.texts.items())],
         "finish_reason": answer.finish_reason,
         "audio": audio,
+        "pictures": [dict(picture.meta) for _, picture in sorted(answer.pictures.items())],
+        "picture_files": list(result.kept.pictures),
         "error": None if result.error is None else describe(result.error),
         "first_text_s": answer.first_text_s,
         "first_audio_s": answer.first_audio_s,

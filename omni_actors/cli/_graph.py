@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 __all__ = ["mermaid", "picture", "run_graph"]
 
 
-def run_graph(target: str, overrides: Sequence[str], *, as_mermaid: bool, as_json: bool) -> Code:
+def run_graph(
+    target: str, overrides: Sequence[str], *, model: str | None = None, as_mermaid: bool, as_json: bool
+) -> Code:
     """Print the graph of ``target``. Raises ConfigError. Starts nothing."""
-    spec = resolve(target, overrides).spec
+    spec = resolve(target, overrides, model=model).spec
     if as_json:
         print_json(_document(spec))
     else:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: once means drain, twice means now.
+"""Ctrl-C and SIGTERM: once means drain, twice means now; or now at once, where nothing half-made is of use.
 
 Owns the count of signals and the scope of the command's main work. Before the engines are up there is nothing to
 drain, so the first signal already ends the start.
@@ -22,14 +22,14 @@ __all__ = ["Interrupts"]
 class Interrupts:
     """``listen`` is a task beside the work; the work runs in ``scope`` and calls ``attach`` when it has a runtime."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
+    def __init__(self, say: Callable[[str], None], *, drain: bool = True) -> None:
         self.count = 0
         self.scope = trio.CancelScope()
-        self._say = say
+        self._say, self._drain = say, drain
         self._omni: OmniRuntime | None = None
 
     def attach(self, omni: OmniRuntime) -> None:
-        """From now on the first signal drains ``omni``."""
+        """From now on there is ``omni`` to drain and to stop."""
         self._omni = omni
 
     def hit(self) -> None:
@@ -39,11 +39,11 @@ class Interrupts:
         if omni is None:
             self._say("interrupted: the start is given up")
             self.scope.cancel()
-        elif self.count == 1:
+        elif self.count == 1 and self._drain:
             self._say("interrupted: finishing what is running (again: stop now)")
             omni.request_shutdown()
         else:
-            self._say("interrupted again: stopping now")
+            self._say(f"interrupted{' again' if self.count > 1 else ''}: stopping now")
             omni.request_shutdown(drain_s=0, abort_s=0, stop_s=0)
             self.scope.cancel()
 

@@ -27,7 +27,7 @@ _EVERY_S = 10.0
 _MAX_WIDTH = 180
 _GROUPS = {
     "terminal": "requests ended", "error": "with", "refused": "requests refused", "fault": "faults", "op": "operations",
-    "edge": "edges",
+    "edge": "edges", "companion": "companions", "step": "steps",
 }  # fmt: skip
 _CHANCES = "sites of chance"
 

@@ -32,6 +32,7 @@ class ServeJob:
     target: str
     host: str
     port: int
+    model: str | None = None
     overrides: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ def _given_up_by_a_signal(progress: Console) -> Iterator[None]:
 
 
 def _serve(job: ServeJob, progress: Console) -> Code:
-    spec = resolve(job.target, job.overrides).spec
+    spec = resolve(job.target, job.overrides, model=job.model).spec
     try:
         # By name: nothing in omni_actors imports asyncio (a contract of `make lint`); the adapter is where it lives.
         server = import_module("omni_actors_asyncio.server")

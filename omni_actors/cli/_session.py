@@ -37,16 +37,22 @@ class Session(Generic[T]):
     interrupted: bool
 
 
-def run_session(spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console) -> Session[T]:
+def run_session(
+    spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console, *, drain: bool = True
+) -> Session[T]:
     """Open ``spec``, run ``body`` in it, close it. Blocking; ``console`` (stderr) gets the progress.
+
+    ``drain``: the first Ctrl-C lets what runs finish, the second ends it; without, the first does.
 
     Raises what ``body`` and ``open_omni`` raise, and KeyboardInterrupt if a signal ended the work before its end.
     """
-    return trio.run(_session, spec, body, console)
+    return trio.run(_session, spec, body, console, drain)
 
 
-async def _session(spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console) -> Session[T]:
-    interrupts = Interrupts(lambda words: console.print(words, highlight=False))
+async def _session(
+    spec: PipelineSpec, body: Callable[[OmniRuntime], Awaitable[T]], console: Console, drain: bool
+) -> Session[T]:
+    interrupts = Interrupts(lambda words: console.print(words, highlight=False), drain=drain)
     made: Session[T] | None = None
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:

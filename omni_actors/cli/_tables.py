@@ -21,12 +21,12 @@ def stats_table(stats: RequestStats, title: str | None = None) -> Table:
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for name in ("stage", "start", "queue", "first", "rest", "total ms", "tokens", "audio s", "RTF"):
+    for name in ("stage", "start", "queue", "first", "rest", "total ms", "tokens", "audio s", "RTF", "steps"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for row in stats.rows:
         times = (row.start_us, row.queue_us, row.first_us, row.rest_us, row.total_us)
-        made = ("" if row.tokens is None else str(row.tokens), "" if row.audio_s is None else f"{row.audio_s:.2f}")
-        table.add_row(row.stage, *map(_ms, times), *made, "" if row.rtf is None else f"{row.rtf:.3f}")
+        made = (f"{row.audio_s:.2f}" if row.audio_s else "", f"{row.rtf:.3f}" if row.rtf else "", str(row.steps or ""))
+        table.add_row(row.stage, *map(_ms, times), "" if row.tokens is None else str(row.tokens), *made)
     table.add_section()
     table.add_row("whole", "", "", "", "", _ms(stats.whole_us))
     return table

@@ -2,6 +2,7 @@
 
 The path begins with a stage's name or with a key of the top level; ``[0]`` is an item of a list; the value is YAML.
 Errors name ``--set`` and the override's own text.
+``--model PATH`` is an override too, of the one stage that it can be meant for.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from omni_actors.config._tree import Node, Path, Place, assign, find, short
 from omni_actors.config._yaml import MAX_DEPTH, parse_value
 from omni_actors.config.specs import PipelineSpec
 
-__all__ = ["SOURCE", "apply_override"]
+__all__ = ["MODEL_SOURCE", "SOURCE", "apply_model", "apply_override"]
 
 SOURCE = "--set"
+MODEL_SOURCE = "--model"
 
 _STEP = re.compile(r"(?:^|\.)([^.\[\]=\s]+)|\[(\d{1,6})\]")
 
@@ -31,6 +33,26 @@ def apply_override(tree: Node, text: str) -> Node:
     path = _resolve(tree, _steps(name.strip(), place), place)
     leaf = parse_value(value, place)
     return assign(tree, path, Node(leaf.value, place, key=place, text=leaf.text))
+
+
+def apply_model(tree: Node, model: str) -> Node:
+    """``tree`` with the model of the one stage that has none, or of its only stage. Raises ConfigError otherwise."""
+    place = Place(MODEL_SOURCE, path=short(model))
+    node, taken = find(tree, ("stages",))
+    stages = node.value if taken and node.is_mapping else {}
+    bare = [name for name, stage in stages.items() if stage.is_mapping and not _has_model(stage)]
+    meant = list(stages) if len(stages) == 1 else bare
+    if len(meant) != 1:
+        what = f"{', '.join(bare)} have no model" if bare else f"the stages have theirs: {', '.join(stages)}"
+        hint = f"write --set {next(iter(bare or stages), 'STAGE')}.model=PATH"
+        words = f"it is for one stage without a model, and {what}"
+        raise ConfigError(words, file=MODEL_SOURCE, path=place.path, hint=hint)
+    return assign(tree, ("stages", meant[0], "model"), Node(model, place, key=place, text=model))
+
+
+def _has_model(stage: Node) -> bool:
+    given = stage.value.get("model")
+    return given is not None and bool(given.value)
 
 
 def _shown(name: str, value: str) -> str:

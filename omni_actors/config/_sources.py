@@ -1,12 +1,12 @@
 """From what the user names (a pipeline or a deploy file) and overrides to a spec, and where each value came from.
 
-Precedence: a field's default < the pipeline < the deploy file < ``--set``.
+Precedence: a field's default < the pipeline < the deploy file < ``--model`` < ``--set``.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,7 +16,7 @@ from omni_actors.config._dotted import is_dotted
 from omni_actors.config._environ import EnvChange, environment_changes, masked
 from omni_actors.config._hints import did_you_mean
 from omni_actors.config._load import load_tree, pipeline_tree, read_file, to_spec
-from omni_actors.config._override import apply_override
+from omni_actors.config._override import apply_model, apply_override
 from omni_actors.config._problems import Problems
 from omni_actors.config._registry import PIPELINES, registered
 from omni_actors.config._tree import Node, Path, find
@@ -55,19 +55,28 @@ class Resolved:
         return Row(_written(path), masked(str(path[-1]), value), source)
 
 
-def resolve(target: str, overrides: Sequence[str] = (), *, engines: Collection[str] | None = None) -> Resolved:
+def resolve(
+    target: str,
+    overrides: Sequence[str] = (),
+    *,
+    model: str | None = None,
+    engines: Collection[str] | None = None,
+) -> Resolved:
     """The valid spec behind ``target`` with ``overrides`` applied in order.
 
     ``target`` is a deploy file (it ends in ``.yaml`` or ``.yml``, has a ``/``, or exists), a registered pipeline's
-    name, or the dotted path of a pipeline. ``engines`` as in ``validate``. Starts no process and imports no engine.
+    name, or the dotted path of a pipeline. ``model`` is that of the one stage that has none, or of the only stage; the
+    overrides come after it. ``engines`` as in ``validate``. Starts no process and imports no engine.
 
     Raises ConfigError: the first problem of the file, the others as its notes.
     """
     problems = Problems()
     tree = _target_tree(target, problems)
-    for text in overrides:
+    changes: list[tuple[Callable[[Node, str], Node], str]] = [] if model is None else [(apply_model, model)]
+    changes += [(apply_override, text) for text in overrides]
+    for apply, text in changes:
         try:
-            tree = apply_override(tree, text)
+            tree = apply(tree, text)
         except ConfigError as error:
             problems.append(error)
     return Resolved(to_spec(tree, problems, engines), tree)

@@ -47,7 +47,7 @@ Inward = wire.Message | Called
 class Status:
     """What the I/O thread tells the host about the working thread. Written by the latter (or the thread of a call).
 
-    ``busy_since`` is ``time.monotonic()`` at the start of the present call into the class, ``made`` counts chunks and
+    ``busy_since`` is the batcher's clock at the start of the present call into the class, ``made`` counts chunks and
     steps.
     """
 
@@ -67,7 +67,7 @@ class Batcher:
     """Batches items for one hosted class.
 
     ``inbox`` gives the next message or None; ``post`` takes a message with its frames, and may wait for room. ``aside``
-    runs a function in a thread of its own and puts what it returns into the inbox.
+    runs a function in a thread of its own and puts what it returns into the inbox. ``clock`` tells seconds.
     """
 
     def __init__(
@@ -79,12 +79,13 @@ class Batcher:
         post: Callable[[wire.Message, list[wire.Frame]], None],
         status: Status,
         aside: Callable[[Callable[[], Called]], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._generator = generator
         self._step, self._fits = optional_step(generator), optional_fits(generator)
         self._joinable = bool(getattr(generator, "joinable", True))
         self._max_batch = max_batch
-        self._inbox, self._post, self._status, self._aside = inbox, post, status, aside
+        self._inbox, self._post, self._status, self._aside, self._clock = inbox, post, status, aside, clock
         # Bounded by the host's admission: every entry is a lease that the host holds credits for.
         self._waiting: list[tuple[int, int, wire.Submit]] = []
         self._arrivals = itertools.count()
@@ -97,6 +98,11 @@ class Batcher:
     def idle(self) -> bool:
         """Whether a round would do nothing: there is no work, or a call is at work on the model."""
         return self._calling or not (self._waiting or self._live or self._calls)
+
+    @property
+    def at_work(self) -> tuple[Item, ...]:
+        """The items of the batch: those that the next step is for."""
+        return tuple(live.item for live in self._live.values())
 
     def take(self, message: Inward) -> None:
         """Take note of one message of the host."""
@@ -116,11 +122,20 @@ class Batcher:
 
         Where a call waits, it begins instead, and there are no rounds until its end.
         """
+        if self.begin():
+            self.finish()
+
+    def begin(self) -> bool:
+        """The first half of a round, up to its step. False: a call has begun instead, and there is no second half."""
         self._take_all()
         if self._calls:
             self._call(self._calls.popleft())
-            return
+            return False
         self._admit()
+        return True
+
+    def finish(self) -> None:
+        """The second half: the step, and what it has made."""
         self._step_batch()
         for live in list(self._live.values()):
             self._take_all()
@@ -189,7 +204,7 @@ class Batcher:
             self._say(wire.Released(key))
 
     def _tell(self, live: _Live, step: Step) -> None:
-        now = time.monotonic()
+        now = self._clock()
         if step.shown or now - live.told_at >= TELL_S:
             live.told_at = now
             self._say(wire.Progress(live.item.key, step.done, step.total, step.eta_s, step.shown, _preview(step)))
@@ -234,7 +249,7 @@ class Batcher:
 
     def _answer(self, call: wire.Call, method: Callable[..., Any]) -> wire.CallResult:
         """Runs beside the working thread, which does nothing but listen meanwhile."""
-        self._status.busy_since = time.monotonic()
+        self._status.busy_since = self._clock()
         try:
             return _sendable(wire.CallResult(call.id, method(*call.args)))
         except Exception as error:
@@ -248,7 +263,7 @@ class Batcher:
         if self._calling:
             yield
             return
-        self._status.busy_since = time.monotonic()
+        self._status.busy_since = self._clock()
         try:
             yield
         finally:

@@ -26,7 +26,7 @@ import zmq
 
 from omni_actors._errors import ProtocolError
 from omni_actors.wire import omni as wire
-from omni_actors.wire.omni import LeaseState, State
+from omni_actors.wire.omni import State
 
 if TYPE_CHECKING:
     from omni_actors.engines._batcher import Inward, Status
@@ -38,7 +38,6 @@ _LINGER_MS = 200
 _HIGH_WATER = 10_000
 _MAX_FRAME_BYTES = 1 << 30
 _OUTBOX = 256  # how many chunks the working thread may be ahead of the socket before it waits
-_PRODUCING = (LeaseState.SUBMITTED, LeaseState.PRODUCING)
 
 _Outbound = tuple[wire.Message, list[wire.Frame]]
 
@@ -159,18 +158,11 @@ class EngineIO:
             message, frames = self._outbox[0]
             if self._side.state is State.HELLO:
                 return True  # Ready was made before the host answered our Hello; its answer wakes us
-            if not self._dropped(message) and not self._send(message, frames):
+            if not self._side.overtaken(message) and not self._send(message, frames):
                 return False
             self._outbox.popleft()
             self._room.release()
         return True
-
-    def _dropped(self, message: wire.Message) -> bool:
-        """Whether an abort has overtaken this in the outbox: nobody wants it any more."""
-        match message:
-            case wire.Output(key=key) | wire.Progress(key=key):
-                return self._side.lease(key) not in _PRODUCING
-        return False
 
     def _send(self, message: wire.Message, frames: list[wire.Frame]) -> bool:
         try:

@@ -107,6 +107,7 @@ class Timing:
     finished_at: float | None = None
     tokens: int = 0
     audio_s: float = 0.0
+    steps: int = 0
     companion_tokens: int = 0
 
 
@@ -245,6 +246,7 @@ class StageProgress:
     finished_at: float | None = None
     tokens: int = 0
     audio_s: float = 0.0
+    steps: int = 0
     companion_tokens: int = 0
 
     @property
@@ -268,9 +270,11 @@ class StageProgress:
         if isinstance(payload, TextChunk):
             self.tokens += len(payload.token_ids)
         elif isinstance(payload, TensorChunk):
-            self._count_audio(payload)
+            self._count_tensors(payload)
 
-    def _count_audio(self, payload: TensorChunk) -> None:
+    def _count_tensors(self, payload: TensorChunk) -> None:
+        if isinstance(steps := payload.meta.get("steps"), int):
+            self.steps += steps
         audio, rate = payload.tensors.get("audio"), payload.meta.get("sample_rate")
         if audio is not None and rate:
             self.audio_s += audio.shape[0] / rate
@@ -285,6 +289,7 @@ class StageProgress:
             finished_at=self.finished_at,
             tokens=self.tokens,
             audio_s=self.audio_s,
+            steps=self.steps,
             companion_tokens=self.companion_tokens,
         )
 

@@ -22,6 +22,7 @@ class StageTiming:
 
     ``ready_at``: its input was complete. ``submitted_at``: a replica was sent it. ``first_at``: its first output came.
     ``finished_at``: it ended, well or not. ``audio_s``: seconds of audio it made.
+    ``steps``: those of all pictures it made.
     """
 
     stage: str
@@ -31,6 +32,7 @@ class StageTiming:
     finished_at: float | None = None
     tokens: int | None = None
     audio_s: float | None = None
+    steps: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +49,7 @@ class StageRow:
     rest_us: int
     tokens: int | None = None
     audio_s: float | None = None
+    steps: int | None = None
 
     @property
     def total_us(self) -> int:
@@ -99,6 +102,7 @@ def _row(timing: StageTiming, origin: float, tick_us: int) -> StageRow:
         rest_us=finished - first,
         tokens=timing.tokens,
         audio_s=timing.audio_s,
+        steps=timing.steps,
     )
 
 

@@ -35,6 +35,8 @@ __all__ = ["Ending", "Generation", "Replica", "StageContext"]
 
 _LATE = 0.2
 """Of ``silence_s``: a later wake-up than this is not this process's usual jitter."""
+_SOONEST_S = 0.1
+"""How soon, at the soonest, is looked again where a ping has no answer yet."""
 
 
 @attrs.frozen(kw_only=True)
@@ -248,7 +250,9 @@ class Generation:
             if pinged < heard and now >= heard + silence_s:
                 self.client.ping()
                 pinged = now
-            wake_at = limit if pinged >= heard else min(heard + silence_s, limit)
+            # Also while a ping is under way: its answer may tell of a step that does not end.
+            look_at = now + max(silence_s, _SOONEST_S) if pinged >= heard else heard + silence_s
+            wake_at = min(look_at, limit)
             await trio.sleep_until(wake_at)
             if trio.current_time() > wake_at + silence_s * _LATE:
                 listening_since = trio.current_time()

@@ -13,11 +13,12 @@ import msgspec
 import trio
 
 from omni_actors.testing._exit import Exit
+from omni_actors.testing._fake_painter import StepHost
 from omni_actors.wire import omni as wire
 from omni_actors.wire.omni import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from omni_actors.stages._interface import Launch
     from omni_actors.transport import Message, Transport
@@ -28,6 +29,10 @@ HEARTBEAT_S = 1.0
 FakeExit = Exit
 """What a fake engine raises to end its process with ``code``; negative: by that signal."""
 GARBAGE = b"\xffgarbage"
+
+
+def _unnoted(what: str, key: str) -> None:
+    """Nobody takes notes."""
 
 
 class FakeTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,9 +59,13 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     more. ``stuck_at_chunk``: the lease makes nothing more, the process lives. ``garbage_at_chunk``: bytes that are no
     message. ``release`` and ``release_s``: how, and how late, it confirms. ``stderr``: a line written at the start.
     ``script``: lists of chunks; the prompt decides which of them it makes, and ``chunks`` is not used.
+
+    ``steps``: it denoises (``FakePainter``). All leases at work take their steps together, ``chunk_s`` each, and the
+    chunks come after so many. What is said to happen at a chunk happens at a step, and a stuck step is everybody's.
     """
 
     chunks: int = 3
+    steps: int | None = None
     chunk_s: float = 0.01
     start_s: float = 0.0
     capacity: int = 8
@@ -79,9 +88,18 @@ class FakeBehaviour(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class FakeOmni:
-    """One running fake engine. Owns its socket and its side of the wire."""
+    """One running fake engine. Owns its socket and its side of the wire.
 
-    def __init__(self, behaviour: FakeBehaviour, payload: Mapping[str, Any], transport: Transport) -> None:
+    ``note`` hears what only the engine knows: ``("step", key)`` where a step of a lease begins, ``("abort", key)``.
+    """
+
+    def __init__(
+        self,
+        behaviour: FakeBehaviour,
+        payload: Mapping[str, Any],
+        transport: Transport,
+        note: Callable[[str, str], None] = _unnoted,
+    ) -> None:
         self.behaviour = behaviour
         self._socket = transport.dealer(payload["address"], payload["identity"].encode())
         self._side = wire.EngineSide()
@@ -89,9 +107,16 @@ class FakeOmni:
         self._work: dict[str, trio.CancelScope] = {}
         self._greeted, self._owed = trio.Event(), trio.Event()
         self._made = 0
+        self._painter = self._made_painter(note) if behaviour.steps is not None else None
         # Cancelled when the process ends (with a code) or freezes (without): all its tasks at once.
         self._life = trio.CancelScope()
         self._code: int | None = None
+
+    def _made_painter(self, note: Callable[[str, str], None]) -> StepHost:
+        def make(prompt: Any) -> list[tuple[dict[str, wire.Tensor], dict[str, Any]]]:
+            return _chunks(self.behaviour, prompt)
+
+        return StepHost(self.behaviour, make, say=self._paint, misbehave=self._misbehave, note=note)
 
     async def run(self) -> NoReturn:
         """Serve until cancelled. Raises ``Exit`` for each end that an engine process can choose itself."""
@@ -123,8 +148,11 @@ class FakeOmni:
 
     async def _live(self) -> None:
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             nursery.start_soon(self._load)
             nursery.start_soon(self._beat)
+            if self._painter is not None:
+                nursery.start_soon(self._painter.run)
             while True:
                 for message in await self._socket.receive():
                     self._hear(message, nursery)
@@ -142,7 +170,7 @@ class FakeOmni:
             await self._owed.wait()
             await trio.sleep(HEARTBEAT_S)
             if self._side.owed:
-                self._say(wire.Heartbeat(progress=self._made))
+                self._say(self._sign_of_life())
             else:
                 self._owed = trio.Event()
 
@@ -154,6 +182,10 @@ class FakeOmni:
         match message:
             case wire.Hello():
                 self._greeted.set()
+            case wire.Call(method="hang"):
+                return
+            case wire.Submit() | wire.Abort() | wire.Call() if self._painter is not None:
+                self._painter.hear(message)
             case wire.Submit():
                 scope = self._work[message.key] = trio.CancelScope()
                 nursery.start_soon(self._serve_lease, message, scope)
@@ -164,7 +196,7 @@ class FakeOmni:
             case wire.Call():
                 self._call(message)
             case wire.Ping(id=ping):
-                self._say(wire.Heartbeat(progress=self._made, ping=ping))
+                self._say(self._sign_of_life(ping))
             case wire.Stop():
                 self.stop()
 
@@ -204,7 +236,7 @@ class FakeOmni:
 
     async def _release(self, key: str) -> None:
         await trio.sleep(self.behaviour.release_s)
-        del self._work[key]
+        self._work.pop(key, None)
         if self.behaviour.release == "missing":
             return
         self._say(wire.Released(key))
@@ -217,10 +249,20 @@ class FakeOmni:
                 self._say(wire.CallResult(call.id, call.args))
             case "stats":
                 self._say(wire.CallResult(call.id, {"live": self._side.live, "made": self._made}))
-            case "hang":
-                return
             case _:
                 self._say(wire.CallResult(call.id, error=f"the fake has no method {call.method!r}"))
+
+    def _sign_of_life(self, ping: int = 0) -> wire.Heartbeat:
+        if self._painter is None:
+            return wire.Heartbeat(progress=self._made, ping=ping)
+        return wire.Heartbeat(self._painter.busy_s, self._painter.status.made, ping)
+
+    def _paint(self, message: wire.Message) -> None:
+        """What the batcher says, as the engine's other thread sends it: nothing that an abort has overtaken."""
+        if isinstance(message, wire.Released):
+            self._nursery.start_soon(self._release, message.key)
+        elif not self._side.overtaken(message):
+            self._say(message)
 
     def _say(self, message: wire.Message) -> None:
         self._side.send(message)
@@ -234,7 +276,8 @@ async def fake_omni(launch: Launch, payload: Mapping[str, Any], transport: Trans
     from omni_actors.testing._launcher import current_process  # not where the fake is a process of its own
 
     behaviour = msgspec.convert(payload["args"], FakeBehaviour)
-    fake, process = FakeOmni(behaviour, payload, transport), current_process()
+    process = current_process()
+    fake = FakeOmni(behaviour, payload, transport, process.note)
     process.on_terminate(_deaf if behaviour.ignore_sigterm else fake.stop)
     if behaviour.stderr:
         process.say(behaviour.stderr)

@@ -50,8 +50,10 @@ def current_process() -> MemoryProcess:
     return _current.get()
 
 
-Observe = Callable[[str, "MemoryProcess", int | None], None]
-"""``observe(what, process, code)``: spawned, signalled (``code``: the signal), exited (``code``: as in ``wait``)."""
+Observe = Callable[[str, "MemoryProcess", int | None, str], None]
+"""``observe(what, process, code, key)``: spawned, signalled (``code``: the signal), exited (``code``: as in ``wait``);
+or what an engine notes of its work on a lease (``key``).
+"""
 
 
 @asynccontextmanager
@@ -63,7 +65,7 @@ async def open_memory_launcher(
         yield MemoryLauncher(services, engines, transport, observe)
 
 
-def _unobserved(what: str, process: MemoryProcess, code: int | None) -> None:
+def _unobserved(what: str, process: MemoryProcess, code: int | None, key: str) -> None:
     """Nobody looks."""
 
 
@@ -104,7 +106,7 @@ class MemoryLauncher:
             raise StartupFailed(f"{launch.name}: cannot start {launch.argv[0]}: no such program", **where)
         process = MemoryProcess(_FIRST_PID + len(self.spawned), launch, self._transport, self._observe)
         self.spawned.append(process)
-        self._observe("spawned", process, None)
+        self._observe("spawned", process, None, "")
         self._nursery.start_soon(process._run, engine)
         return process
 
@@ -164,7 +166,7 @@ class MemoryProcess:
         """Send a signal: KILL, TERM (deferred while stopped, as ever), STOP, CONT. Harmless when it is gone."""
         if self._code is not None:
             return
-        self._observe("signalled", self, signum)
+        self._observe("signalled", self, signum, "")
         if signum == signal.SIGSTOP:
             self._freeze()
         elif signum == signal.SIGCONT:
@@ -193,6 +195,10 @@ class MemoryProcess:
     def say(self, line: str) -> None:
         """Write one line to its stderr."""
         self._stderr.append(line[:1000])
+
+    def note(self, what: str, key: str) -> None:
+        """Tell whoever observes what the engine does with a piece of work: no part of its wire, and no message."""
+        self._observe(what, self, None, key)
 
     def on_terminate(self, handler: Callable[[], object]) -> None:
         """Handle SIGTERM: ``handler`` is called synchronously and may raise ``Exit``. Without one SIGTERM kills."""
@@ -236,7 +242,7 @@ class MemoryProcess:
             code = self._code_of(error)
         finally:
             self._code = code if self._fate is None else self._fate
-            self._observe("exited", self, self._code)
+            self._observe("exited", self, self._code, "")
             # The dead say nothing: what a stopped one had not sent yet is lost.
             self._sockets.end(lost=self.stopped)
             self._exited.set()

@@ -22,10 +22,10 @@ from omni_actors.lifecycle import Kind
 
 from ._hypothesis import by_seed_alone
 from ._reduce import smallest
-from ._scripted import spec_of
+from ._scripted import denoises, spec_of
 from ._subject import Subject, edges, subject
 from .invariants import Facts, Violation
-from .sim._history import Faulted, History, Opened, Refused, TerminalSeen, Wire
+from .sim._history import Faulted, Got, History, Noted, Opened, Refused, StageSaid, TerminalSeen, Wire
 from .sim._scenario import Scenario
 from .strategies import INJECTED
 
@@ -48,6 +48,7 @@ DEEP = 10
 FATES = tuple(f"terminal {kind.value}" for kind in Kind)
 FAULTS = tuple(f"fault {name}" for name in ("kill", "stall", "resume", "exit", *INJECTED))
 COMPANIONS = tuple(f"companion {fate}" for fate in ("early", "late", "dead"))
+STEPS = tuple(f"step {fate}" for fate in ("shown", "shared", "aborted", "stuck"))
 SHAPES = tuple(f"edge {name}" for name in ("whole", "segments", "fan-in", "fan-out"))
 
 
@@ -56,7 +57,8 @@ class Proof:
     """What was run and found. ``violation``, ``scenario`` (shrunk), ``history`` and ``batch_seed`` are of the failure.
 
     ``seen`` counts, each under ``"<what> <name>"``: terminals, errors, faults done, operations, sites, edges that work
-    went over, companions by what became of them, and runs that opened. ``planned``: what of that must have happened.
+    went over, companions by what became of them, steps of diffusion stages, and runs that opened. ``planned``: what of
+    that must have happened.
     ``seconds`` are real ones.
     """
 
@@ -138,7 +140,7 @@ def prove(
         seed=seed,
         seconds=time.perf_counter() - begun,
         seen=search.seen,
-        planned=frozenset([*FATES, *FAULTS, *((*SHAPES, *COMPANIONS) if spec is None else edges(spec))]),
+        planned=frozenset([*FATES, *FAULTS, *((*SHAPES, *COMPANIONS, *STEPS) if spec is None else edges(spec))]),
         violation=found.violation if found else None,
         scenario=found.scenario if found else None,
         history=found.history if found else None,
@@ -289,6 +291,8 @@ def _seen(history: History) -> Iterator[str]:
     yield from _edges_used(history.pipeline, worked)
     if any(stage.companions for stage in history.pipeline.stages):
         yield from _companions(Facts(history))
+    if any(denoises(stage) for stage in history.pipeline.stages):
+        yield from _steps(history)
 
 
 def _companions(facts: Facts) -> Iterator[str]:
@@ -301,6 +305,28 @@ def _companions(facts: Facts) -> Iterator[str]:
             yield f"companion {'early' if early else 'late'}"
         elif lease.how in ("died", "failed"):
             yield f"companion {'dead' if lease.how == 'died' else 'failed'}"
+
+
+def _steps(history: History) -> Iterator[str]:
+    """What became of steps: a reader saw one, leases shared one, an abort came between two, one did not end."""
+    batches: Counter[tuple[float, str, int]] = Counter()
+    begun: set[str] = set()
+    stuck: set[tuple[str, int, int]] = set()
+    for event in history.events:
+        match event:
+            case Got(step=tuple()):
+                yield "step shown"
+            case Noted(what="step", key=key):
+                begun.add(key)
+                batches[event.at, event.stage, event.replica] += 1
+            case Noted(what="abort", key=key) if key in begun:
+                yield "step aborted"
+            case Wire(what="heartbeat", data=(busy_ms,)) if busy_ms >= 1000:
+                stuck.add(event.place)
+            case StageSaid(kind="exited", verdict="hang"):
+                if (event.stage, event.replica, event.generation) in stuck:
+                    yield "step stuck"
+    yield from ("step shared" for size in batches.values() if size > 1)
 
 
 def _edges_used(spec: PipelineSpec, worked: set[str]) -> Iterator[str]:

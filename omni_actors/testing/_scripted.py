@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .sim._history import History
     from .sim._scenario import Scenario
 
-__all__ = ["Wire", "broken_functions", "chunks", "on_fakes", "spec_of", "tokens", "wire_of"]
+__all__ = ["Wire", "broken_functions", "chunks", "denoises", "on_fakes", "spec_of", "tokens", "wire_of"]
 
 Wire = Literal["core", "omni"]
 
@@ -48,6 +48,11 @@ def spec_of(pipeline: str | Path | PipelineSpec) -> PipelineSpec:
 def wire_of(engine: str) -> Wire:
     """Which wire an engine kind's fake speaks."""
     return "core" if engine in ("vllm", "fake-core") else "omni"
+
+
+def denoises(stage: StageSpec) -> bool:
+    """Whether a stage's fake works in steps."""
+    return stage.engine == "diffusion" or "steps" in stage.engine_args
 
 
 def on_fakes(spec: PipelineSpec, scenario: Scenario) -> PipelineSpec:
@@ -133,7 +138,11 @@ def broken_functions(history: History) -> Iterator[Violation]:
 
 
 def _told(error: OmniError) -> str | None:
-    """The error, where it was raised, and what the function was given. None for a refusal that was meant."""
+    """The error, where it was raised, and what the function was given. None for a refusal that was meant, and for a
+    fake engine's own: that is of what the scenario asks for, never of a prompt.
+    """
+    if error.generation is not None:
+        return None
     frames = _frames(error.__cause__ or error)
     call = _users_call(frames)
     if isinstance(error, TransformFailed):

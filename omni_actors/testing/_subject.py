@@ -17,7 +17,7 @@ from omni_actors.config import PipelineSpec, StageSpec, did_you_mean
 from omni_actors.lifecycle import Kind
 from omni_actors.wire.omni import Tensor
 
-from ._scripted import broken_functions, chunks, on_fakes, tokens, wire_of
+from ._scripted import broken_functions, chunks, denoises, on_fakes, tokens, wire_of
 from .invariants import Violation, check, interferes, replays
 from .sim._history import History, TerminalSeen
 from .sim._scenario import Scenario, Submit
@@ -105,11 +105,12 @@ def _fake(stage: StageSpec, outputs: SearchStrategy[Any] | None) -> SearchStrate
     makes = _default_outputs(stage) if outputs is None else outputs
     one = makes.map(tokens) if wire == "core" else makes.map(chunks)
     script = st.lists(one, min_size=1, max_size=SCRIPT_LINES)
-    return st.tuples(behaviours(wire, scripted=True), script).map(lambda drawn: {**drawn[0], "script": drawn[1]})
+    told = behaviours(wire, scripted=True, steps=denoises(stage))
+    return st.tuples(told, script).map(lambda drawn: {**drawn[0], "script": drawn[1]})
 
 
 def _default_outputs(stage: StageSpec) -> SearchStrategy[Any]:
-    """Short texts with spaces, sentence ends and line ends, empty ones too; short sounds; a few bytes."""
+    """Short texts with spaces, sentence ends, line ends, empty ones too; short sounds; small pictures; a few bytes."""
     texts = st.text("ab1 .!?\n", max_size=12)
     if wire_of(stage.engine) == "core":
         return texts
@@ -118,6 +119,9 @@ def _default_outputs(stage: StageSpec) -> SearchStrategy[Any]:
     if stage.output == "audio":
         sound = st.integers(0, 8).map(lambda n: {"audio": Tensor("float32", (n,), bytes(4 * n)), "sample_rate": 24_000})
         return st.lists(sound, max_size=3)
+    if stage.output == "image":
+        pixels = st.binary(max_size=4).map(lambda data: Tensor("uint8", (1, len(data), 3), data * 3))
+        return st.lists(pixels.map(lambda image: {"image": image}), max_size=3)
     return st.lists(st.binary(max_size=4), max_size=3)
 
 

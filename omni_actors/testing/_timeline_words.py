@@ -37,7 +37,7 @@ def describe(event: seen.Event, facts: Facts) -> str:
     match event:
         case seen.Wire():
             return _wire(event, facts)
-        case seen.Process() | seen.StageSaid() | seen.Faulted():
+        case seen.Process() | seen.StageSaid() | seen.Faulted() | seen.Noted():
             return _engine(event)
         case seen.AbortCalled() | seen.AbortReturned() | seen.Asked() | seen.Answered():
             return _call(event)
@@ -58,6 +58,8 @@ def _request(event: seen.Event) -> str:
             return f"{name} is accepted, key {key}"
         case seen.Refused(request=name, error=error):
             return f"{name} is refused: {error}"
+        case seen.Got(request=name, stage=stage, step=(done, total)):
+            return f"{name} is told: {stage} is at step {done} of {total}"
         case seen.Got(request=name, stage=stage, modality=modality, part=part, index=index):
             last = f", the last: {event.finish_reason}" if event.finish_reason else ""
             return f"{name} gets {modality} of {stage}, part {part}, index {index}{_data(event.data)}{last}"
@@ -89,7 +91,7 @@ def _wire(event: seen.Wire, facts: Facts) -> str:
     return f"{verb} {who}: {event.what}{of} ({event.key}){_data(event.data)}"
 
 
-def _engine(event: seen.Process | seen.StageSaid | seen.Faulted) -> str:
+def _engine(event: seen.Process | seen.StageSaid | seen.Faulted | seen.Noted) -> str:
     who = f"{event.stage}/{event.replica}#{event.generation}"
     match event:
         case seen.Process(what="signalled", code=code, by=by):
@@ -101,6 +103,10 @@ def _engine(event: seen.Process | seen.StageSaid | seen.Faulted) -> str:
         case seen.StageSaid(kind=kind):
             why = " ".join(filter(None, (event.error, event.verdict)))
             return f"{who} is {kind.replace('_', ' ')}" + (f" ({why})" if why else "")
+        case seen.Noted(what="step", key=key):
+            return f"{who} begins a step of {key}"
+        case seen.Noted(key=key):
+            return f"{who} hears that it is to forget {key}"
         case seen.Faulted(op=op, done=done):
             return f"{op} {who}" if done else f"{op} {event.stage}/{event.replica}: nobody was there"
 

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SHORT", "core", "omni_stage", "open_in_time", "pipeline", "speech"]
 
-SHORT = Deadlines(start_s=20, placement_s=5, edge_s=30, silence_s=1, hang_s=4, stop_s=3, kill_s=1, stable_s=60)
+SHORT = Deadlines(
+    start_s=20, placement_s=5, edge_s=30, silence_s=1, hang_s=4, step_s=3, stop_s=3, kill_s=1, stable_s=60
+)
 
 
 def core(name: str, *, replicas: int = 1, deadlines: Deadlines = SHORT, **more: Any) -> StageSpec:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from omni_actors.config import PipelineSpec
 
 from ._aim import aimed
-from ._scripted import Wire, wire_of
+from ._behaviours import behaviours, seldom, some
+from ._scripted import Wire, denoises, wire_of
 from .ops import Abort, Call, Cancel, Exit, Inject, Kill, Leave, Op, Resume, Shutdown, Stall, Submit
 from .sim._scenario import Scenario, Stage
 
@@ -46,35 +47,20 @@ class Place:
     replicas: int
     output: str | None
     companions: bool = False
+    steps: bool = False
 
 
 def places(pipeline: PipelineSpec | Sequence[Stage]) -> tuple[Place, ...]:
     """The stages of a pipeline. An LLM of a spec (``vllm``, ``fake-core``) is on vLLM's wire, all else on the other."""
     if isinstance(pipeline, PipelineSpec):
-        found = ((s, wire_of(s.engine)) for s in pipeline.stages)
-        return tuple(Place(s.name, wire, s.replicas, s.output, s.companions is not None) for s, wire in found)
-    return tuple(Place(s.name, s.wire, s.replicas, s.output, s.companions) for s in pipeline)
+        return tuple(
+            Place(s.name, wire_of(s.engine), s.replicas, s.output, s.companions is not None, denoises(s))
+            for s in pipeline.stages
+        )
+    return tuple(Place(s.name, s.wire, s.replicas, s.output, s.companions, "steps" in s.behaviour) for s in pipeline)
 
 
 # ---------------------------------------------------------------------- seldom and often
-
-
-def _seldom(value: SearchStrategy[T], *, one_in: int = 8) -> SearchStrategy[T | None]:
-    """None, but once in a while."""
-    return st.integers(0, one_in - 1).flatmap(lambda draw: value if draw == one_in - 1 else st.none())
-
-
-def _some(fields: Mapping[str, SearchStrategy[Any]], *, one_in: int = 2) -> SearchStrategy[dict[str, Any]]:
-    """None of these fields, or once in ``one_in`` times one or two of them."""
-    chance, name = st.integers(0, one_in - 1), st.sampled_from(sorted(fields))
-
-    @st.composite
-    def some(draw: DrawFn) -> dict[str, Any]:
-        if draw(chance) != one_in - 1:
-            return {}
-        return {name: draw(fields[name]) for name in sorted({draw(name), draw(name)})}
-
-    return some()
 
 
 @st.composite
@@ -99,60 +85,13 @@ def moments() -> SearchStrategy[float]:
 # ---------------------------------------------------------------------- pipelines
 
 
-@functools.cache
-def behaviours(wire: Wire, *, scripted: bool = False) -> SearchStrategy[dict[str, Any]]:
-    """Fields of ``FakeCoreBehaviour`` or ``FakeBehaviour``. ``scripted``: what it makes comes from elsewhere."""
-    fields: dict[str, SearchStrategy[Any]] = dict(_CORE if wire == "core" else _OMNI)
-    length = {} if scripted else {("tokens" if wire == "core" else "chunks"): st.integers(1, 8)}
-    return st.tuples(st.fixed_dictionaries(length), _some(fields), _deaths(wire)).map(_merged)
-
-
-def _merged(parts: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    return {name: value for part in parts for name, value in part.items()}
-
-
-_COMMON: dict[str, SearchStrategy[Any]] = {
-    "start_s": st.sampled_from((0.3, 2.0)),
-    "ignore_sigterm": st.just(True),
-}
-_CORE = {
-    **_COMMON,
-    "token_s": st.sampled_from((0.05, 0.5)),
-    "max_running": st.integers(1, 2),
-    "reject": st.sampled_from(("r1", "r2")),
-}
-_OMNI = {
-    **_COMMON,
-    "chunk_s": st.sampled_from((0.05, 0.5)),
-    "capacity": st.integers(1, 2),
-    "fail_at_chunk": st.integers(0, 2),
-    "stuck_at_chunk": st.integers(0, 2),
-    "garbage_at_chunk": st.integers(0, 2),
-    "release": st.sampled_from(("double", "missing")),
-    "release_s": st.sampled_from((0.05, 1.0, 3.0)),
-}
-
-
-@functools.cache
-def _deaths(wire: Wire) -> SearchStrategy[dict[str, Any]]:
-    """Seldom: it dies or hangs by itself."""
-    if wire == "core":
-        kinds = st.sampled_from(("exit", "kill", "sentinel", "garbage", "stall"))
-        deadly = st.fixed_dictionaries({"die_at": st.integers(1, 20), "death": kinds})
-    else:
-        at = st.integers(0, 3)
-        codes = st.sampled_from((3, 0, -9))
-        exits = st.fixed_dictionaries({"die_at_chunk": at, "exit_code": codes})
-        deadly = st.one_of(exits, st.fixed_dictionaries({"stall_at_chunk": at}))
-    return _seldom(deadly, one_in=10).map(lambda found: found or {})
-
-
 _DEADLINES: dict[str, SearchStrategy[Any]] = {
     "start_s": st.just(1.0),
     "placement_s": st.sampled_from((0.0, 0.2)),
     "edge_s": st.sampled_from((0.02, 0.2)),
     "silence_s": st.just(0.3),
     "hang_s": st.just(1.5),
+    "step_s": st.just(0.8),
     "stop_s": st.sampled_from((0.0, 0.2)),
     "stable_s": st.sampled_from((0.01, 1.0)),
     "backoff_first_s": st.sampled_from((0.0, 2.0)),
@@ -167,7 +106,7 @@ _GUIDED: SearchStrategy[dict[str, Any]] = st.sampled_from(
     ({"tokens": 16}, {"tokens": 16}, {"tokens": 24}, {"reject": "long"})
 )
 """Of an LLM with companions: the one called long goes on while its main work has ended, or is refused."""
-_CUT = _some(_DEADLINES, one_in=6)
+_CUT = some(_DEADLINES, one_in=6)
 _HOW = st.sampled_from(("chain", "chain", "any", "several", "root"))
 _OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
     "core": st.sampled_from((None, "text")),
@@ -177,7 +116,11 @@ _OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
 
 @st.composite
 def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
-    """One to five stages: a DAG with fan-out and fan-in, both wires, edges in segments where they are legal."""
+    """One to five stages: a DAG with fan-out and fan-in, both wires, edges in segments where they are legal. Now and
+    then one that answers, speaks and paints at once.
+    """
+    if max_stages >= MAX_STAGES and draw(_TEN) == 9:
+        return draw(_branching())
     made: list[Stage] = []
     parts: set[str] = set()
     for name in _NAMES[:max_stages]:
@@ -195,6 +138,23 @@ def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
     return tuple(msgspec.structs.replace(stage, companions=stage.companions and stage.name in whole) for stage in ended)
 
 
+@st.composite
+def _branching(draw: DrawFn) -> tuple[Stage, ...]:
+    """A thinker whose text goes to a speaker, sentence by sentence, and to a painter, which may see companions."""
+    guided = draw(_TEN) >= 3
+    thinks = {**draw(behaviours("core")), **(draw(_GUIDED) if guided else {})}
+    core, omni, painter = behaviours("core"), behaviours("omni"), behaviours("omni", steps=True)
+    return (
+        Stage(name="a", output="text", companions=guided, replicas=draw(_REPLICAS), behaviour=thinks),
+        Stage(name="b", inputs=("a",), segments=draw(_BOOLEANS), cheap=draw(_CHEAP), behaviour=draw(core)),
+        Stage(name="c", wire="omni", inputs=("b",), output="audio", replicas=draw(_REPLICAS), behaviour=draw(omni)),
+        Stage(
+            name="d", wire="omni", inputs=("a",), segments=not guided and draw(_BOOLEANS), output="image",
+            replicas=draw(_REPLICAS), behaviour=draw(painter), deadlines=draw(_CUT),
+        ),
+    )  # fmt: skip
+
+
 def with_output(stage: Stage) -> Stage:
     """Whoever has no consumer has an output, or would never get work."""
     return msgspec.structs.replace(stage, output="text" if stage.wire == "core" else "audio")
@@ -205,7 +165,8 @@ def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[
     wire: Wire = draw(_WIRES)
     inputs = draw(_inputs([stage.name for stage in before]))
     cores = {stage.name for stage in before if stage.wire == "core"}
-    companions = draw(_TEN) >= 7
+    companions = draw(_TEN) >= 6
+    steps = wire == "omni" and draw(_BOOLEANS)
     guided = draw(_GUIDED) if companions and wire == "core" else {}
     return Stage(
         name=name,
@@ -217,7 +178,7 @@ def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[
         replicas=draw(_REPLICAS),
         cheap=draw(_CHEAP),
         companions=companions,
-        behaviour={**draw(behaviours(wire)), **guided},
+        behaviour={**draw(behaviours(wire, steps=steps)), **guided},
         deadlines=draw(_CUT),
     )
 
@@ -242,13 +203,18 @@ def _inputs(draw: DrawFn, before: list[str]) -> tuple[str, ...]:
 def submits(where: Sequence[Place], prompts: SearchStrategy[Any] | None = None) -> SearchStrategy[Submit]:
     """One request, still without a name. Most readers read to the end; some are slow, leave, or want little time."""
     outputs = list(dict.fromkeys(place.output for place in where if place.output))
-    more = _some({**_READERS, "modalities": _modalities(outputs), "params": _params(where)})
+    more = some({**_READERS, "modalities": _modalities(outputs), "params": _params(where)})
+    watched = seldom(_params([place for place in where if place.steps] or where), one_in=2)
 
     @st.composite
     def submit(draw: DrawFn) -> Submit:
         fields = draw(more)
         if "leave_after" in fields:
             fields["leave"] = draw(_LEAVES)
+        if any(place.steps for place in where) and (params := draw(watched)) is not None:
+            fields["params"] = params
+            if draw(_BOOLEANS):  # whoever is slow has news that he has not read when the end comes
+                fields.setdefault("pace_s", 0.1)
         if prompts is not None:
             fields["prompt"] = draw(prompts)
         return Submit(at=draw(moments()), request="", **fields)
@@ -272,12 +238,27 @@ def _modalities(outputs: list[str]) -> SearchStrategy[tuple[str, ...]]:
 
 
 def _params(where: Sequence[Place]) -> SearchStrategy[dict[str, Any]]:
-    """Of one stage: two samples, few tokens, a stop string that some texts have."""
-    names = st.sampled_from([place.stage for place in where])
-    core = {place.stage for place in where if place.wire == "core"}
+    """Of one stage: two samples, few tokens, a stop string that some texts have; where it denoises to be told of each
+    step, few steps, or none, which is refused.
+    """
     two = st.just({"n": 2})
     few = st.one_of(two, st.just({"max_tokens": 2}), st.just({"stop": ["a", "e"]}))
-    return names.flatmap(lambda name: (few if name in core else two).map(lambda params: {name: params}))
+    shown = st.sampled_from(_STEPS)
+
+    def own(place: Place) -> SearchStrategy[dict[str, Any]]:
+        params = shown if place.steps else few if place.wire == "core" else two
+        return params.map(lambda params: {place.stage: params})
+
+    return st.sampled_from(where).flatmap(own)
+
+
+_STEPS: tuple[dict[str, Any], ...] = (
+    {"progress": True},
+    {"progress": True, "preview_every": 1},
+    {"progress": True, "n": 2},
+    {"progress": True, "preview_every": 2, "num_inference_steps": 3},
+    {"num_inference_steps": 0},
+)
 
 
 def operations(where: Sequence[Place]) -> SearchStrategy[Op]:
@@ -303,7 +284,7 @@ def operations(where: Sequence[Place]) -> SearchStrategy[Op]:
     return operation()
 
 
-_HURRIES = _some(dict.fromkeys(("drain_s", "abort_s", "stop_s"), st.sampled_from((0.0, 0.2, 1.0))))
+_HURRIES = some(dict.fromkeys(("drain_s", "abort_s", "stop_s"), st.sampled_from((0.0, 0.2, 1.0))))
 _PATIENCE = st.sampled_from((5.0, 0.5, 0.5, 0.0))
 _KINDS = st.sampled_from(
     ["abort"] * 3 + ["kill"] * 2 + ["leave"] * 2 + ["stall"] * 2 + ["resume"] * 2 + ["exit"] + ["inject"] * 3
@@ -388,6 +369,6 @@ _LIMITS: dict[str, SearchStrategy[Any]] = {
     "drain_s": st.sampled_from((0.0, 0.3)),
     "abort_s": st.sampled_from((0.05, 0.5)),
 }
-_TIGHT = _some(_LIMITS, one_in=3)
+_TIGHT = some(_LIMITS, one_in=3)
 _SEEDS = st.integers(0, 2**32 - 1)
-_PIPES = _some(dict.fromkeys(("hwm", "queue_limit"), st.sampled_from((3, 1))))
+_PIPES = some(dict.fromkeys(("hwm", "queue_limit"), st.sampled_from((3, 1))))

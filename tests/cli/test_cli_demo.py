@@ -38,7 +38,7 @@ def test_a_question_is_answered_in_text_speech_and_pictures(tmp_path):
         assert any(sound.readframes(sound.getnframes()))
     with Image.open(tmp_path / "out" / "answer.png") as picture:
         assert (picture.size, picture.mode) == ((160 + 160 + 304, 160), "RGB")
-    assert read_info(tmp_path / "out" / "answer.png").items() >= {"seed": "0", "steps": "20"}.items()
+    assert read_info(tmp_path / "out" / "answer.png").items() >= {"seed": "0", "steps": "10"}.items()
     assert {file.name for file in (tmp_path / "out").iterdir()} == {"answer.wav", "answer.png"}
 
 

@@ -92,3 +92,15 @@ def test_find_a_bug(tmp_path):
     assert "upstream = {'poet': StageResult(stage='poet', finish_reason='stop')}" in out
     assert '{"ops":[{"type":"submit",' in out
     assert out.endswith("With careful_caption: 50 scenarios, no violation.\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["text_to_image.py", "text_to_image_async.py"])
+def test_text_to_image(name, tiny_diffusion, tmp_path):
+    lines = run(name, "--model", str(tiny_diffusion), "--steps", "3", "a cat", "a dog", cwd=tmp_path).splitlines()
+    assert "a cat: picture-0.png" in lines
+    assert "a dog: picture-1.png" in lines
+    assert any(line.endswith("of 3") for line in lines)
+    pictures = [(tmp_path / f"picture-{number}.png").read_bytes() for number in range(2)]
+    assert all(picture.startswith(b"\x89PNG") for picture in pictures)
+    assert pictures[0] != pictures[1]

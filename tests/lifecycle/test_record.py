@@ -18,7 +18,7 @@ from omni_actors.lifecycle import (
     Timing,
 )
 from omni_actors.lifecycle._record import Lease, Made, Part
-from omni_actors.lifecycle.events import TensorChunk, TextChunk
+from omni_actors.lifecycle.events import StepChunk, TensorChunk, TextChunk
 
 
 class Samples:
@@ -94,7 +94,7 @@ def test_the_clock_of_a_stage_starts_once_and_stops_last():
     assert progress.timing() == Timing(
         stage="s", ready_at=1.0, submitted_at=2.0, first_at=3.0, finished_at=4.0, tokens=3
     )
-    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0)
+    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0, 0)
     assert StageProgress(Node(name="s")).timing() == Timing(stage="s")
 
 
@@ -194,3 +194,13 @@ def test_two_with_the_same_content_are_still_two():
     for one, other in pairs:
         assert one != other
         assert len({one, other}) == 2
+
+
+def test_steps_of_pictures_are_counted_and_news_is_not():
+    progress = StageProgress(Node(name="s"))
+    progress.count(TensorChunk(tensors={}, meta={"steps": 20}), 1.0)
+    progress.count(TensorChunk(tensors={}, meta={"steps": 8}), 2.0)
+    assert progress.timing().steps == 28
+    made = Made()
+    made.add(StepChunk(done=1, total=20))
+    assert (made.meta, made.tensors, made.texts, made.finish_reason) == ({}, {}, [], None)

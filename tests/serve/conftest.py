@@ -1,4 +1,4 @@
-"""The omni routes on fake engines in memory, asked by an ASGI client that can also leave."""
+"""The omni routes on fake engines, asked by an ASGI client that can also leave."""
 
 from __future__ import annotations
 
@@ -137,8 +137,9 @@ class Visit:
 
 
 @asynccontextmanager
-async def opened(spec: PipelineSpec, **how: Any) -> AsyncIterator[Served]:
-    async with AsyncOmni(spec, world=MemoryWorld()) as omni:
+async def opened(spec: PipelineSpec, *, real: bool = False, **how: Any) -> AsyncIterator[Served]:
+    """``real``: engines are processes, as in life."""
+    async with AsyncOmni(spec, **({} if real else {"world": MemoryWorld()})) as omni:
         door = Door(omni=omni, models=("fake", "alias"), **{"render": render, **how})
         app = Starlette(routes=routes(door, echo_app))
         guard(app, door.limits)

@@ -17,7 +17,7 @@ from omni_actors.runtime._stream import Stream
 from omni_actors.testing import Scenario, Stage, Violation, ops, prove, replay, scenario_from_json, simulate
 from omni_actors.testing import _subject as subject
 from omni_actors.testing._hypothesis import by_seed_alone
-from omni_actors.testing._prove import BATCH, COMPANIONS, FATES, FAULTS, SHAPES, Proof
+from omni_actors.testing._prove import BATCH, COMPANIONS, FATES, FAULTS, SHAPES, STEPS, Proof
 
 BATCHES = 5
 SEED = 20_260
@@ -48,7 +48,7 @@ def test_every_invariant_holds(batch, seed, seen):
 def test_and_all_that_was_planned_has_happened(seen, seed):
     if seen["examples"] < BATCHES * BATCH:
         pytest.skip("says something about all the batches together")
-    planned = frozenset([*FATES, *FAULTS, *SHAPES, *COMPANIONS])
+    planned = frozenset([*FATES, *FAULTS, *SHAPES, *COMPANIONS, *STEPS])
     proof = Proof(examples=seen["examples"], seed=seed, seconds=0.0, seen=seen, planned=planned)
     assert proof.proved, str(proof)
     assert seen["opened"] > 0.8 * seen["examples"]
@@ -83,7 +83,7 @@ def tells_nobody(_):
 @pytest.mark.parametrize(
     ("owner", "method", "planted", "broken"),
     [
-        (RequestTable, "settle", settles_twice, {"I1", "I5"}),
+        (RequestTable, "settle", settles_twice, {"I0", "I1", "I5"}),
         (Stream, "close", leaves_the_unread, {"I2", "I3"}),
         (RequestHandler, "_tell_engines", tells_nobody, {"I3", "I10", "I11", "I16"}),
     ],

@@ -23,6 +23,11 @@ LAWFUL = {
         '"replicas":2},{"name":"d","wire":"omni","output":"audio"},{"name":"e","wire":"omni","inputs":["d"],"output":'
         '"image","replicas":2}],"seed":371686,"buggify":false}'
     ),
+    "a step may be too long by less than its engine's heartbeat can tell (I17)": (
+        '{"ops":[{"type":"submit","at":0.1,"request":"r0","pace_s":0.1,"leave_after":1}],"stages":[{"name":"a","output":'
+        '"text","behaviour":{"tokens":1}},{"name":"d","wire":"omni","inputs":["a"],"output":"image","behaviour":'
+        '{"steps":1,"stuck_at_chunk":0}}],"buggify":false}'
+    ),
     "without a back-off a restart follows the end at once (I18)": (
         '{"ops":[{"type":"kill","at":0.1,"stage":"e"}],"stages":[{"name":"e","wire":"omni","output":"audio","deadlines":'
         '{"backoff_first_s":0.0}}],"buggify":false}'

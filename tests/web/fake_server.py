@@ -25,9 +25,9 @@ with warnings.catch_warnings():
     from omni_actors_asyncio.server._http import SSE, Exchange
     from vllm.entrypoints.serve.middleware.authenticate import AuthenticationMiddleware
 
-from omni_actors.config import PipelineSpec
+from omni_actors.config import InputSpec, PipelineSpec
 from omni_actors.testing import MemoryWorld
-from omni_actors.testing.rigs import core, pipeline, speech
+from omni_actors.testing.rigs import core, omni_stage, pipeline, speech
 
 RATE = 24_000
 PIECE_S = 0.2
@@ -59,6 +59,16 @@ def slow_vocoder(spec: PipelineSpec, start_s: float) -> PipelineSpec:
     *others, vocoder = spec.stages
     args = {**vocoder.engine_args, "start_s": start_s}
     return attrs.evolve(spec, stages=(*others, attrs.evolve(vocoder, engine_args=args)))
+
+
+def painting() -> PipelineSpec:
+    """Says TEXT, and paints two pictures of one colour each."""
+    data = [base64.b64encode(bytes(colour) * 64).decode() for colour in ((255, 0, 0), (0, 0, 255))]
+    tensors = [{"image": {"dtype": "uint8", "shape": [8, 8, 3], "data": each}} for each in data]
+    script = [[{"tensors": each, "meta": {"seed": 7}} for each in tensors]]
+    how = {"inputs": [InputSpec(stage="thinker")], "transform": "omni_actors.testing.pipelines:voice"}
+    painter = omni_stage("painter", output="image", script=script, **how)
+    return pipeline(core("thinker", output="text", script=[TEXT]), painter)
 
 
 def silent(text: str) -> PipelineSpec:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import expect
 
-from .fake_server import PIECE_S, PIECES, RATE, TEXT, endless, silent, slow_vocoder, speaking
+from .fake_server import PIECE_S, PIECES, RATE, TEXT, endless, painting, silent, slow_vocoder, speaking
 
 SAMPLES = round(RATE * PIECE_S) * PIECES
 EVIL = '<img src=x onerror="document.title=1"><script>document.title=2</script>&amp;'
@@ -102,6 +102,31 @@ def test_a_pipeline_without_sound_is_read(open_page, served):
     wait_data(card, "state", "done")
     expect(card.locator(".answer")).to_have_text(TEXT)
     expect(card.locator(".sound")).to_be_hidden()
+
+
+def test_pictures_are_seen_beside_the_text(open_page, served):
+    page = open_page(served(painting()).url)
+    expect(page.locator("#readiness")).to_have_text("ready")
+    card = ask(page)
+    wait_data(card, "state", "done")
+    expect(card.locator(".answer")).to_have_text(TEXT)
+    expect(card.locator(".sound")).to_be_hidden()
+    assert card.get_attribute("data-pictures") == "2"
+    seen = "image => image.complete && [image.naturalWidth, image.naturalHeight, image.alt]"
+    for image in card.locator(".pictures img").all():
+        assert image.evaluate(seen) == [8, 8, "A picture for: What is two plus three?"]
+    expect(card.locator(".facts")).to_contain_text("first picture")
+
+
+def test_the_steps_of_a_painting_are_counted(open_page, served):
+    page = open_page(served(painting()).url)
+    expect(page.locator("#readiness")).to_have_text("ready")
+    progress = ': progress {"stage": "painter", "part": 0, "index": 0, "done": %d, "total": 20, "eta_s": 0.1}'
+    body = "\n\n".join([*(progress % done for done in (1, 19)), "data: [DONE]", ""])
+    page.route("**/chat/completions", lambda route: route.fulfill(body=body, content_type="text/event-stream"))
+    card = ask(page)
+    wait_data(card, "state", "done")
+    expect(card.locator(".facts .steps")).to_have_text("painter's steps19 of 20")
 
 
 def test_text_stays_text(open_page, served):

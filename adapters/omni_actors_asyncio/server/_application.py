@@ -62,7 +62,6 @@ def _door(omni: AsyncOmni, options: ServeOptions, args: Namespace) -> Door:
     return Door(
         omni=omni,
         models=tuple(args.served_model_name or [args.model]),
-        makes_text=any(stage.output == "text" for stage in options.spec.stages),
         limits=options.limits,
     )
 

@@ -1,4 +1,4 @@
-"""A chat that wants sound, read: what OpenAI says about audio. The rest is its renderer's to read."""
+"""A chat that wants sound or pictures, read: what is said about them. The rest is its renderer's to read."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import attrs
 import msgspec
 
 from ._door import Rendered
+from ._images_asked import ImageWish, painting, read_asked
 from ._refusals import HttpError
 
 if TYPE_CHECKING:
@@ -15,9 +16,9 @@ if TYPE_CHECKING:
 
     from ._door import Door
 
-__all__ = ["AudioWish", "Chat", "read_chat", "wants_audio"]
+__all__ = ["AudioWish", "Chat", "read_chat", "wants_more_than_text"]
 
-_NOT_WITH_AUDIO = ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo")
+_FOR_TEXT_ALONE = ("tools", "functions", "logprobs", "top_logprobs", "prompt_logprobs", "use_beam_search", "echo")
 """vLLM's handler would do something with the text of these; here the text goes out as it comes."""
 
 
@@ -30,19 +31,20 @@ class AudioWish(msgspec.Struct):
 
 @attrs.frozen(kw_only=True)
 class Chat:
-    """``form`` is the sound's format, ``rendered`` what the engines get."""
+    """``form`` is the sound's format, ``image`` how pictures are to be, ``rendered`` what the engines get."""
 
     model: str
     modalities: tuple[str, ...]
     form: str
+    image: ImageWish
     stream: bool
     rendered: Rendered
 
 
-def wants_audio(document: Any) -> bool:
+def wants_more_than_text(document: Any) -> bool:
     """Whether this body is ours to answer."""
     modalities = document.get("modalities") if isinstance(document, dict) else None
-    return isinstance(modalities, list) and "audio" in modalities
+    return isinstance(modalities, list) and any(each in modalities for each in ("audio", "image"))
 
 
 async def read_chat(document: Any, door: Door) -> Chat:
@@ -50,8 +52,9 @@ async def read_chat(document: Any, door: Door) -> Chat:
     if not isinstance(document, dict):
         raise HttpError(400, "the body is an object")
     fields = dict(document)
-    default = ["text" if door.makes_text else "audio"]
+    default = [next((each for each in ("text", "audio") if door.makes(each)), "image")]
     modalities, audio = _modalities(fields.pop("modalities", None) or default), _audio(fields.pop("audio", None))
+    image = read_asked(ImageWish, fields.pop("image", None) or {}, door.limits, at="image")
     stream = fields.get("stream") is True
     if stream and audio.format not in (None, "pcm16", "pcm"):
         raise HttpError(400, f"a streamed chat's audio is pcm16, not {audio.format}", param="audio.format")
@@ -61,13 +64,44 @@ async def read_chat(document: Any, door: Door) -> Chat:
         raise HttpError(400, "model is a name", param="model")
     if door.render is None:
         raise HttpError(400, "this pipeline answers no chats")
+    rendered = await door.render(fields)
+    if "image" in modalities:
+        rendered = _painted(rendered, image, door, progress=stream)
     return Chat(
         model=name or door.models[0],
         modalities=modalities,
         form=(audio.format or ("pcm16" if stream else "wav")).replace("pcm16", "pcm"),
+        image=image,
         stream=stream,
-        rendered=await door.render(fields),
+        rendered=rendered,
     )
+
+
+def _painted(rendered: Rendered, wish: ImageWish, door: Door, *, progress: bool) -> Rendered:
+    """With params for the stages that paint. One that takes the prompt itself knows texts, no conversations."""
+    per_stage = {stage.name: rendered.sampling for stage in door.roots}
+    prompt = rendered.prompt
+    for stage in door.painters:
+        params = painting(wish, stage, progress=progress)
+        if not stage.inputs:
+            prompt, params = _last_text(prompt), {**(rendered.sampling or {}), **params}
+        per_stage[stage.name] = params
+    return attrs.evolve(rendered, prompt=prompt, sampling=per_stage)
+
+
+def _last_text(messages: Any) -> Any:
+    """What the user said last."""
+    if not isinstance(messages, list):
+        return messages
+    content = messages[-1].get("content")
+    parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    if not isinstance(parts, list) or not all(isinstance(each, dict) and each.get("type") == "text" for each in parts):
+        words = "this pipeline paints what the last message says in text; pictures are edited at /v1/images/edits"
+        raise HttpError(400, words, param="messages")
+    text = " ".join(str(each.get("text", "")) for each in parts).strip()
+    if not text:
+        raise HttpError(400, "the last message is empty", param="messages")
+    return text
 
 
 def _modalities(given: Any) -> tuple[str, ...]:
@@ -84,8 +118,8 @@ def _audio(given: Any) -> AudioWish:
 
 
 def _refuse_others(fields: Mapping[str, Any]) -> None:
-    for name in _NOT_WITH_AUDIO:
+    for name in _FOR_TEXT_ALONE:
         if fields.get(name):
-            raise HttpError(400, f"{name} cannot be had together with audio", param=name)
+            raise HttpError(400, f"{name} cannot be had together with audio or images", param=name)
     if fields.get("n") not in (None, 1):
-        raise HttpError(400, "n is 1 where sound is wanted: one choice is spoken", param="n")
+        raise HttpError(400, "n is 1 where sound or pictures are wanted: one choice is spoken, and painted", param="n")

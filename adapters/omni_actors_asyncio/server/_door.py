@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -11,6 +11,9 @@ from omni_actors_asyncio import AsyncOmni
 
 from ._limits import HttpLimits
 from ._refusals import HttpError
+
+if TYPE_CHECKING:
+    from omni_actors.config import StageSpec
 
 __all__ = ["Door", "Rendered"]
 
@@ -28,7 +31,7 @@ class Rendered:
 
 @attrs.frozen(kw_only=True)
 class Door:
-    """``models``: the names that clients may use. ``makes_text``: whether text is among what the pipeline makes.
+    """``models``: the names that clients may use.
 
     ``render`` makes of a chat's fields (all but the audio's) what the stage takes; None where chats are not answered.
     It raises HttpError for what is wrong with them, the model's name included.
@@ -36,9 +39,27 @@ class Door:
 
     omni: AsyncOmni
     models: Sequence[str]
-    makes_text: bool = True
     limits: HttpLimits = attrs.field(factory=HttpLimits)
     render: Callable[[Mapping[str, Any]], Awaitable[Rendered]] | None = None
+
+    @property
+    def painters(self) -> tuple[StageSpec, ...]:
+        """The stages whose output is pictures."""
+        return tuple(stage for stage in self._stages if stage.output == "image")
+
+    @property
+    def roots(self) -> tuple[StageSpec, ...]:
+        """The stages that take the prompt."""
+        return tuple(stage for stage in self._stages if not stage.inputs)
+
+    @property
+    def _stages(self) -> tuple[StageSpec, ...]:
+        stages: tuple[StageSpec, ...] = self.omni._bridge.omni.spec.stages
+        return stages
+
+    def makes(self, modality: str) -> bool:
+        """Whether that is among what the pipeline makes."""
+        return any(stage.output == modality for stage in self._stages)
 
     def model(self, name: str | None) -> str:
         """The model's name for an answer. Raises HttpError (404) for one that is not served here."""

@@ -117,6 +117,10 @@ class Exchange:
         encoded = data if isinstance(data, bytes) else msgspec.json.encode(data)
         await self.write(b"data: " + encoded + b"\n\n")
 
+    async def comment(self, name: str, data: Any) -> None:
+        """Among server-sent events, a line that their readers pass over, unless they look for it."""
+        await self.write(b": " + name.encode() + b" " + msgspec.json.encode(data) + b"\n\n")
+
     async def end(self) -> None:
         """The body is complete."""
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -24,7 +24,8 @@ class HttpLimits:
 
     ``body_s``: seconds for a body to arrive. ``json_values``: as many values may a body hold (its commas are counted).
     ``items``: messages of a chat, parts of a message, prompts of a batch, tools. ``choices``: ``n``. ``base64_chars``:
-    of one image, sound or embedding. ``request_s``: seconds of one request, from its complete body on.
+    of one image, sound or embedding. ``image_pixels``: of one image in the body, and of all that are asked for.
+    ``request_s``: seconds of one request, from its complete body on.
     ``requests_per_key``: how many requests one API key (without one: one address) may have running; 0: any number.
     """
 

@@ -18,7 +18,7 @@ from ._refusals import HttpError
 if TYPE_CHECKING:
     from ._limits import HttpLimits
 
-__all__ = ["check_data_url", "check_encoded"]
+__all__ = ["check_data_url", "check_encoded", "check_image"]
 
 _FORMATS = {"image": "png, jpeg, webp or gif", "audio": "wav, flac, mp3 or ogg"}
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -56,11 +56,20 @@ def check_encoded(data: str, kind: str | None, limits: HttpLimits, param: str) -
     _check(data, kind, limits, param)
 
 
+def check_image(raw: bytes, limits: HttpLimits, param: str) -> None:
+    """A file as it is; what it is called does not matter. Raises HttpError (400)."""
+    _check_raw(raw, "image", limits, param)
+
+
 def _check(data: str, kind: str | None, limits: HttpLimits, param: str) -> None:
     try:
         raw = binascii.a2b_base64(data, strict_mode=True)
     except ValueError as error:
         raise HttpError(400, f"not base64: {error}", param=param) from error
+    _check_raw(raw, kind, limits, param)
+
+
+def _check_raw(raw: bytes, kind: str | None, limits: HttpLimits, param: str) -> None:
     try:
         found = _measured(raw)
     except (struct.error, IndexError) as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from ._chat_asked import AudioWish
+from ._images_asked import EditBody, ImageBody, ImageWish
 from ._routes_omni import AbortBody
 from ._routes_speech import SpeechBody
 
@@ -53,6 +54,25 @@ class OmniReady(msgspec.Struct):
     stages: list[OmniStage]
 
 
+class OmniPicture(msgspec.Struct):
+    """One picture: base64 of a file."""
+
+    b64_json: str
+    seed: int | None
+
+
+class OmniPictures(msgspec.Struct):
+    """OpenAI's ImagesResponse. A stream has events with these fields instead."""
+
+    created: int
+    background: str
+    data: list[OmniPicture]
+    output_format: str
+    quality: str | None
+    size: str
+    usage: dict[str, Any]
+
+
 class OmniEnded(msgspec.Struct):
     """A request's end, with what it had made."""
 
@@ -71,11 +91,14 @@ class OmniAborted(msgspec.Struct):
     unconfirmed: list[str]
 
 
-_OURS = (AbortBody, AudioWish, OmniAborted, OmniErrorBody, OmniReady, SpeechBody)
+_OURS = (
+    AbortBody, AudioWish, EditBody, ImageBody, ImageWish, OmniAborted, OmniErrorBody, OmniPictures, OmniReady,
+    SpeechBody,
+)  # fmt: skip
 _MODALITIES = {
     "type": ["array", "null"],
     "items": {"type": "string"},
-    "description": "What is wanted of the answer: the outputs of the pipeline's stages, as in text and audio.",
+    "description": "What is wanted of the answer: the outputs of the pipeline's stages, as in text, audio and image.",
 }
 
 
@@ -106,12 +129,38 @@ def _merged(document: dict[str, Any]) -> dict[str, Any]:
         "/v1/audio/speech": {
             "post": _operation("omni_speech", {"200": None}, refs["SpeechBody"], refs["OmniErrorBody"])
         },
+        "/v1/images/generations": {"post": _pictures("omni_images", refs["ImageBody"], refs)},
+        "/v1/images/edits": {"post": _pictures("omni_image_edits", _form(schemas["EditBody"]), refs)},
     }
     if CHAT not in paths:
         paths[CHAT] = {"post": _operation("omni_chat", {"200": {}}, {"type": "object"}, refs["OmniErrorBody"])}
     if (chat := schemas.get("ChatCompletionRequest")) is not None:
-        chat["properties"] |= {"modalities": _MODALITIES, "audio": {"anyOf": [refs["AudioWish"], {"type": "null"}]}}
+        chat["properties"] |= {
+            "modalities": _MODALITIES,
+            "audio": _or_null(refs["AudioWish"]),
+            "image": _or_null(refs["ImageWish"]),
+        }
     return document
+
+
+def _or_null(schema: Any) -> dict[str, Any]:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _pictures(name: str, body: Any, refs: dict[str, Any]) -> dict[str, Any]:
+    """A form is one with files."""
+    operation = _operation(name, {"200": refs["OmniPictures"]}, body, refs["OmniErrorBody"])
+    operation["responses"]["200"]["content"]["text/event-stream"] = {}
+    if "$ref" not in body:
+        operation["requestBody"]["content"] = _content(["multipart/form-data"], body)
+    return operation
+
+
+def _form(texts: dict[str, Any]) -> dict[str, Any]:
+    """The edit's fields, and its files."""
+    file = {"type": "string", "format": "binary"}
+    files = {"image": {"type": "array", "items": file, "minItems": 1}, "mask": file}
+    return {**texts, "properties": {**texts["properties"], **files}, "required": [*texts["required"], "image"]}
 
 
 def _operation(name: str, answers: dict[str, Any], body: Any = None, error: Any = None) -> dict[str, Any]:

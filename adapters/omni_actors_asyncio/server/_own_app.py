@@ -1,7 +1,7 @@
 """The app of a pipeline without a vLLM stage in front: no completions, no tokenize; the omni routes, and chats.
 
-Chats, with sound or without, go to the stage that takes the prompt as it would get them from Python. Health, metrics,
-API keys and CORS are vLLM's, as in its own server.
+Chats, with sound and pictures or without, go to the stage that takes the prompt as it would get them from Python.
+Health, metrics, API keys and CORS are vLLM's, as in its own server.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.routing import Match, Route
 
 from ._http import Endpoint
-from ._routes_chat import AudioChat
+from ._routes_chat import MediaChat
+from ._routes_images import Edits, Generations
 from ._routes_omni import Abort, Ready
 from ._routes_speech import Speech
 from ._routes_web import web_routes
@@ -22,12 +23,14 @@ CHAT = "/v1/chat/completions"
 
 
 def routes(door: Door, chat_app: Any) -> list[Route]:
-    """Starlette routes. ``chat_app`` (ASGI) gets the chats that want no audio, as they came; None: we answer all."""
+    """Starlette routes. ``chat_app`` (ASGI) gets the chats that want text alone, as they came; None: we answer all."""
     return [
         Route("/ready", Endpoint(Ready(door)), methods=["GET"], name="ready"),
         Route("/v1/omni/abort", Endpoint(Abort(door)), methods=["POST"], name="omni_abort"),
         Route("/v1/audio/speech", Endpoint(Speech(door)), methods=["POST"], name="speech"),
-        Route(CHAT, AudioChat(door, chat_app), methods=["POST"], name="chat"),
+        Route("/v1/images/generations", Endpoint(Generations(door)), methods=["POST"], name="images"),
+        Route("/v1/images/edits", Endpoint(Edits(door)), methods=["POST"], name="image_edits"),
+        Route(CHAT, MediaChat(door, chat_app), methods=["POST"], name="chat"),
         *web_routes(door),
     ]
 

@@ -1,13 +1,16 @@
-"""``POST /v1/chat/completions`` with ``"audio"`` among its modalities; any other chat is vLLM's, byte for byte.
+"""``POST /v1/chat/completions`` with ``"audio"`` or ``"image"`` among its modalities; any other chat is vLLM's own.
 
 Whole: ``message.content`` is the text, ``message.audio`` has ``id``, ``data`` (base64 of a whole file), ``transcript``,
-``expires_at``. Streamed: text in ``delta.content``, sound in ``delta.audio.data`` (base64 of pcm16), mixed as they are
-made; the ``data``, put together, are one valid base64 text; the ``id`` comes with the first of them, the ``transcript``
-with the last. The sample rate is in ``audio.sample_rate`` (not OpenAI's: there it is always 24,000 Hz).
+``expires_at``; ``message.images`` are parts of type ``image_url``, each with a data URL and its ``seed``. Streamed:
+text in ``delta.content``, sound in ``delta.audio.data`` (base64 of pcm16), each picture in ``delta.images`` when it is
+complete, mixed as they are made; the steps of the painting are comments (see ``_routes_images``). The ``data``, put
+together, are one valid base64 text; the ``id`` comes with the first of them, the ``transcript`` with the last. The
+sample rate is in ``audio.sample_rate`` (not OpenAI's: there it is always 24,000 Hz).
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from omni_actors import Kind
+from omni_actors.lifecycle.events import StepChunk
 
 from ._audio import encoder, pcm16, wav
 from ._body import plain
-from ._chat_asked import Chat, read_chat, wants_audio
+from ._chat_asked import Chat, read_chat, wants_more_than_text
 from ._http import SSE, Endpoint, Exchange, replay
+from ._pictures import content_type, encoded_picture
 from ._refusals import HttpError
+from ._routes_images import note_step
 
 if TYPE_CHECKING:
     from omni_actors import Output, Terminal, TextChunk
@@ -29,14 +35,14 @@ if TYPE_CHECKING:
     from ._door import Door
     from ._http import Message, Receive, Send
 
-__all__ = ["AudioChat"]
+__all__ = ["MediaChat"]
 
 _MARK = b'"modalities"'
 _UNIT = 6
 """Bytes of sound that go out together: whole samples (2) and whole base64 groups (3)."""
 
 
-class AudioChat:
+class MediaChat:
     """An ASGI app in front of vLLM's own chat route; without one, for all chats."""
 
     def __init__(self, door: Door, chat_app: Any) -> None:
@@ -49,7 +55,7 @@ class AudioChat:
             body = await exchange.body(self._door.limits.body_bytes)
             ours = self._chat_app is None
             document = plain(body) if ours or _MARK in body else None
-            if ours or wants_audio(document):
+            if ours or wants_more_than_text(document):
                 await exchange.unless_gone(self._converse(document, exchange))
             else:
                 theirs.append(body)
@@ -76,7 +82,7 @@ class AudioChat:
 
     def _wanted(self, chat: Chat) -> list[str]:
         """The text is wanted too, where there is one: a transcript belongs to every sound."""
-        return list(dict.fromkeys((*chat.modalities, *(("text",) if self._door.makes_text else ()))))
+        return list(dict.fromkeys((*chat.modalities, *(("text",) if self._door.makes("text") else ()))))
 
 
 @attrs.define
@@ -108,6 +114,14 @@ class _Reply:
         self._id, self._chat, self._exchange = identity, chat, exchange
         self._created = int(time.time())
         self._said = _Said()
+        self._pictures = 0
+
+    async def _image(self, output: Output) -> dict[str, Any]:
+        wish, meta = self._chat.image, output.payload.meta  # type: ignore[union-attr]  # it has an image
+        data = await asyncio.to_thread(encoded_picture, output.image, wish.form, wish.output_compression)
+        url = f"data:{content_type(wish.form)};base64,{base64.b64encode(data).decode()}"
+        number, self._pictures = self._pictures, self._pictures + 1
+        return {"type": "image_url", "image_url": {"url": url}, "index": number, "seed": meta.get("seed")}
 
     def _envelope(self, kind: str, choices: list[Any]) -> dict[str, Any]:
         model = self._chat.model
@@ -129,13 +143,16 @@ class _Reply:
 
 class _Whole(_Reply):
     async def copy(self, stream: OmniStream) -> None:
+        images = []
         async for output in stream:
             self._said.take(output)
+            if output.image is not None:
+                images.append(await self._image(output))
         terminal = stream.terminal
         assert terminal is not None
         choice = {
             "index": 0,
-            "message": self._message(),
+            "message": self._message() | ({"images": images} if images else {}),
             "logprobs": None,
             "finish_reason": self._reason(terminal),
         }
@@ -174,6 +191,12 @@ class _Streamed(_Reply):
         await self._finish(stream.terminal)
 
     async def _send(self, output: Output) -> None:
+        if isinstance(output.payload, StepChunk):
+            await note_step(output, self._exchange)
+            return
+        if output.image is not None:
+            await self._delta({"images": [await self._image(output)]})
+            return
         said = self._said
         said.take(output)
         if output.text and "text" in self._chat.modalities:

@@ -28,7 +28,7 @@ __all__ = ["web_routes"]
 MAX_WATCHERS = 64
 """Of one server. Each costs a look per change, and a connection."""
 _POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "media-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _HEADERS = {

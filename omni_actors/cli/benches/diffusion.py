@@ -39,7 +39,7 @@ __all__ = ["BOUNDS", "Abort", "Times", "run", "summary"]
 
 TOGETHER, ALONE = 8, 8
 """Requests at once, and one by one, in each pair."""
-_ABORTS_PER_PAIR = 4
+ABORTS = 4
 _LONG = 500
 _SPARE_MS = 5.0
 _START_S, _ROUND_S, _STOP_S = 120.0, 120.0, 10.0
@@ -84,7 +84,7 @@ async def run(options: BenchOptions) -> BenchResult:
         for number in range(1, options.pairs + 1):
             seeds = [100 * number + each for each in range(TOGETHER + ALONE)]
             pairs.append(await _pair(omni, reference, seeds, order))
-            aborts += [await _abort(omni, order) for _ in range(_ABORTS_PER_PAIR)]
+            aborts += [await _abort(omni, order) for _ in range(ABORTS)]
             options.progress(_line(number, options.pairs, pairs[-1]))
     return summary(pairs, aborts)
 

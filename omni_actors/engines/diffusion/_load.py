@@ -68,7 +68,8 @@ def _placed(pipeline: Any, options: Options) -> Any:
         pipeline.to(device)
     if options.compile:
         for module in denoisers(pipeline, options).values():
-            module.compile(dynamic=True)
+            # Not module.compile(): that would compile what is put around forward, too (see ``_gather``).
+            module.forward = torch.compile(module.forward, dynamic=True)
     return pipeline
 
 

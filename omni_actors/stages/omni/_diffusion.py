@@ -23,6 +23,7 @@ _DOTTED = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*\Z")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+\Z")
 _HOST = "omni_actors.engines.diffusion:DiffusersModel"
 _INDEX = "model_index.json"
+_HOW_TO_CHOOSE = "give a folder or an id of the hub: --model PATH on the command line, model: in a deploy file"
 
 
 class DiffusionKind(OmniKind):
@@ -36,6 +37,8 @@ class DiffusionKind(OmniKind):
 
     def check(self, spec: StageSpec) -> None:
         """Raises ConfigError for a model that is not there or not a pipeline, and for unknown or impossible options."""
+        if not spec.model:
+            raise wrong(spec, "it has no model", _HOW_TO_CHOOSE)
         if _DOTTED.match(spec.model):
             super().check(spec)
             return
@@ -92,7 +95,7 @@ def _check_model(spec: StageSpec) -> None:
     """Ids of the hub are found out by the child: looking them up takes the network."""
     folder = Path(_place(spec.model))
     if not folder.is_dir():
-        if spec.model and _HUB_ID.match(spec.model):
+        if _HUB_ID.match(spec.model):
             return
         hint = "give a folder, or an id of the hub: org/name"
         raise wrong(spec, f"model {spec.model!r}: there is no such folder", hint)

@@ -32,17 +32,21 @@ _MISBEHAVIOUR = frozenset({
 
 _LONGEST_HANG_S = 60.0
 _SHORTEST_HANG_S = 10.0
+_LONGEST_STEP_S = 300.0
 """What the engine kinds have for a stage that does not say."""
 
 
 def i17(facts: Facts) -> Iterator[Violation]:
-    """A crash or hang fails exactly the requests with a live lease on it; a healthy silent engine is never killed."""
+    """A crash or hang fails exactly the requests with a live lease on it; a healthy silent engine is never killed.
+    A hang is silence where something is owed, or a step that does not end; either is found.
+    """
     for life in facts.generations.values():
         if _died(facts, life):
             yield from _spared(facts, life)
         if life.verdict == "hang":
             yield from _unjustified(facts, life)
         yield from _overlooked(facts, life)
+        yield from _stuck(facts, life)
     for request in facts.requests.values():
         for number in request.terminals[:1]:
             event = facts.event(number)
@@ -176,6 +180,8 @@ def _unjustified(facts: Facts, life: Generation) -> Iterator[Violation]:
     if not life.faults and not _MISBEHAVIOUR & set(stage.engine_args):
         text = f"{place} was killed as hung at {died_at:g} s, and nothing had been done to it"
         yield Violation(invariant="I17", message=text, events=(life.dead,))
+    if _in_one_step(facts, life, stage):
+        return
     since, limit_s = _silent_since(facts, life, stage)
     if died_at - facts.at(since) < limit_s - facts.history.slack_s:
         text = f"{place} was killed as hung at {died_at:g} s; it had spoken at {facts.at(since):g} s"
@@ -183,6 +189,40 @@ def _unjustified(facts: Facts, life: Generation) -> Iterator[Violation]:
     elif life.ready is not None and not _owes(facts, life, since):
         text = f"{place} was killed as hung at {died_at:g} s, and owed nobody an answer"
         yield Violation(invariant="I17", message=text, events=(life.dead,))
+
+
+def _in_one_step(facts: Facts, life: Generation, stage: StageSpec) -> bool:
+    """Whether the last word about it was that it had been inside one step for longer than ``step_s``."""
+    beats = [event for event in facts.history.of(Wire) if event.place == life.place and event.what == "heartbeat"]
+    return bool(beats) and _over_ms(beats[-1], stage) >= 0
+
+
+def _over_ms(beat: Wire, stage: StageSpec) -> float:
+    """By how many whole milliseconds its step had lasted longer than ``step_s``. At 0 it may be a part of one."""
+    step_s = stage.deadlines.step_s
+    return (beat.data[0] if beat.data else -1) - 1000 * (_LONGEST_STEP_S if step_s is None else step_s)
+
+
+def _stuck(facts: Facts, life: Generation) -> Iterator[Violation]:
+    """An engine that says that its step does not end is dead within ``silence_s``; a call excuses it until its end."""
+    stage, place = facts.history.pipeline.stage(life.place[0]), in_words(life.place)
+    calls = [ask.at + ask.timeout_s for ask in facts.history.of(Asked) if ask.stage == life.place[0]]
+    ends = [end for end in (life.exited, life.dead, life.stopping) if end is not None]
+    ended_at = facts.at(min(ends)) if ends else facts.history.events[-1].at
+    since: int | None = None
+    for number, event in facts.history.numbered(Wire):
+        if event.place != life.place or event.what != "heartbeat" or event.way != "heard":
+            continue
+        if _over_ms(event, stage) <= 0:
+            since = None
+        elif since is None:
+            since = number
+    if since is None:
+        return
+    said_at = facts.at(since)
+    if ended_at > max([said_at, *calls]) + stage.deadlines.silence_s + facts.history.slack_s:
+        text = f"{place} said at {said_at:g} s that its step does not end, and was not found hung until {ended_at:g} s"
+        yield Violation(invariant="I17", message=text, events=(since,))
 
 
 def _silent_since(facts: Facts, life: Generation, stage: StageSpec) -> tuple[int, float]:

@@ -53,7 +53,7 @@ class Request:
 @attrs.define(eq=False)
 class Lease:
     """One add. ``finished``: its engine's last output was heard; ``over``: it had ended, by ``how``: released, failed,
-    unsent, died. ``aborts``: when it was told to forget it. ``outputs``: all that was heard for it.
+    unsent, died. ``aborts``: when it was told to forget it. ``outputs``, ``progress``: all that was heard for it.
     """
 
     key: str
@@ -61,6 +61,7 @@ class Lease:
     added: int
     request: Request | None = None
     outputs: list[int] = attrs.field(factory=list)
+    progress: list[int] = attrs.field(factory=list)
     finished: int | None = None
     aborts: list[int] = attrs.field(factory=list)
     over: int | None = None
@@ -182,6 +183,8 @@ class Facts:
             found.aborts.append(number)
         elif event.what == "output":
             found.outputs.append(number)
+        elif event.what == "progress":
+            found.progress.append(number)
         elif event.what == "finished" and found.finished is None:
             found.finished = number
         elif event.what in ("released", "failed"):

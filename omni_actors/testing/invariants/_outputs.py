@@ -110,7 +110,9 @@ def _difference(got: Data, heard: Data) -> str:
 
 
 def i6(facts: Facts) -> Iterator[Violation]:
-    """Outputs are a gapless prefix of what the engines said, in order; a finished request's are all of it."""
+    """Outputs are a gapless prefix of what the engines said, in order; a finished request's are all of it. How far the
+    work is never goes back, and is no result.
+    """
     graph = _graph(facts.history.pipeline)
     for request in facts.requests.values():
         plan = _plan(graph, request)
@@ -119,8 +121,10 @@ def i6(facts: Facts) -> Iterator[Violation]:
         lanes = {_lane(lease, request): lease for lease in request.leases}
         heard = {lane: lease for lane, lease in lanes.items() if lane[2] >= 0}
         yield from _in_order(facts, request)
+        yield from _advancing(facts, request, heard)
         yield from _prefixes(facts, request, plan, heard)
         yield from _results(facts, request, heard)
+        yield from _pieces(facts, request, heard)
 
 
 def _in_order(facts: Facts, request: Request) -> Iterator[Violation]:
@@ -132,6 +136,38 @@ def _in_order(facts: Facts, request: Request) -> Iterator[Violation]:
             text = f"it got part {event.part} of stage {event.stage} {when(facts, number)}, after part"
             yield about(request, "I6", f"{text} {latest[event.stage]}", number)
         latest[event.stage] = max(event.part, latest.get(event.stage, 0))
+
+
+def _advancing(facts: Facts, request: Request, leases: Mapping[Lane, Lease]) -> Iterator[Violation]:
+    """A lane's steps only grow, and its engine said each of them."""
+    latest: dict[Lane, int] = {}
+    for number in request.got:
+        event = _output(facts, number)
+        if event.step is None:
+            continue
+        lane, (done, total) = (event.stage, event.part, event.index), event.step
+        said = [facts.event(n) for n in leases[lane].progress if n < number] if lane in leases else []
+        if not any(isinstance(word, Wire) and word.data == event.step for word in said):
+            text = f"{_named(lane)} was at step {done} of {total} {when(facts, number)}, which its engine had not said"
+            yield about(request, "I6", text, number)
+        if done < latest.get(lane, 0):
+            text = f"{_named(lane)} went back to step {done} {when(facts, number)}, from step {latest[lane]}"
+            yield about(request, "I6", text, number)
+        latest[lane] = done
+
+
+def _pieces(facts: Facts, request: Request, leases: Mapping[Lane, Lease]) -> Iterator[Violation]:
+    """The terminal holds the tensors that were outputs, and no others: previews are none."""
+    if (terminal := _terminal(facts, request)) is None:
+        return
+    end = request.terminals[0]
+    for stage, part, index, held in terminal.pieces:
+        lane = (stage, part, index)
+        outputs = leases[lane].outputs if lane in leases else ()
+        heard = sum(event.pieces for n in outputs if n < end and isinstance(event := facts.event(n), Wire))
+        if held > heard:
+            text = f"its terminal has {held} tensors of {_named(lane)}, whose engine had made {heard}"
+            yield about(request, "I6", text, end)
 
 
 def _prefixes(facts: Facts, request: Request, plan: Plan, leases: Mapping[Lane, Lease]) -> Iterator[Violation]:

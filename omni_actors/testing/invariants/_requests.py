@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from omni_actors.testing.sim._history import Closed, Crashed, Deadlocked, Ended
+from omni_actors.testing.sim._history import Closed, Crashed, Deadlocked, Ended, TerminalSeen, Wire
 
 from ._aborts import EPS_S, held_back, i3, i4, i5
+from ._facts import roomy
 from ._outputs import i6, i7, i8, i9
 from ._violation import Violation
 from ._words import about, kind_at, when
@@ -60,11 +61,14 @@ def _start_may_fail(facts: Facts, closed: int) -> bool:
 
 
 def i1(facts: Facts) -> Iterator[Violation]:
-    """Exactly one terminal per accepted request; a refused submit leaves nothing: no event, no work at an engine."""
+    """Exactly one terminal per accepted request, which says whose fault it is; a refused submit leaves nothing: no
+    event, no work at an engine.
+    """
     cut = any(event.where == "the run" for event in facts.history.of(Crashed))
     for request in facts.requests.values():
         if request.accepted is not None:
             yield from _one_terminal(facts, request)
+            yield from _misblamed(facts, request)
         elif request.refused is not None:
             for number in (*request.terminals, *request.got):
                 text = f"it was refused, and yet something of it came {when(facts, number)}"
@@ -89,6 +93,27 @@ def _one_terminal(facts: Facts, request: Request) -> Iterator[Violation]:
     elif len(request.terminals) > 1:
         ends = ", then ".join(f"{kind_at(facts, number)} {when(facts, number)}" for number in request.terminals)
         yield about(request, "I1", f"it ended more than once: {ends}", *request.terminals)
+
+
+def _misblamed(facts: Facts, request: Request) -> Iterator[Violation]:
+    """What an engine says is the caller's fault is told as that, and nothing else is. A full queue is nobody's word."""
+    if not roomy(facts):
+        return
+    for number in request.terminals[:1]:
+        end = facts.event(number)
+        assert isinstance(end, TerminalSeen)
+        if end.error not in ("EngineRejected", "InvalidRequest") or end.generation is None:
+            continue
+        place = (end.stage, end.replica, end.generation)
+        failed = [lease.over for lease in request.leases if lease.place == place and lease.how == "failed"]
+        words = [word for n in failed if n is not None and n < number and isinstance(word := facts.event(n), Wire)]
+        callers = [word.data == (1,) for word in words]
+        if callers and (end.error == "InvalidRequest") not in callers:
+            whose = "its caller" if callers[0] else "its engine"
+            text = (
+                f"it ended as {end.error} {when(facts, number)}; stage {end.stage} had said that {whose} was to blame"
+            )
+            yield about(request, "I1", text, number)
 
 
 def i2(facts: Facts) -> Iterator[Violation]:

@@ -13,6 +13,7 @@ from omni_actors.testing.sim._history import (
     Deadlocked,
     Exceeded,
     Faulted,
+    Noted,
     ShutdownCalled,
     ShutdownReturned,
     State,
@@ -251,13 +252,33 @@ def _aborts_overtake(facts: Facts, pressed: Pressed) -> Iterator[Violation]:
 
 
 def i16(facts: Facts) -> Iterator[Violation]:
-    """Abort is prompt: it returns within ``abort_s`` even if a stage never answers, and names what is unconfirmed."""
+    """Abort is prompt: it returns within ``abort_s`` even if a stage never answers, and names what is unconfirmed. An
+    engine that has heard of it begins no step for it any more.
+    """
     yield from _aborts_in_time(facts, "I16", lambda number: True)
     yield from _leaves_in_time(facts)
+    yield from _steps_for_nobody(facts)
     calls = {event.call: (number, event) for number, event in facts.history.numbered(AbortCalled)}
     for number, event in facts.history.numbered(AbortReturned):
         if event.call in calls and event.error is None:
             yield from _unconfirmed(facts, *calls[event.call], number, event)
+
+
+def _steps_for_nobody(facts: Facts) -> Iterator[Violation]:
+    told: dict[tuple[str, int, int, str], int] = {}
+    for number, event in facts.history.numbered(Noted):
+        place = (event.stage, event.replica, event.generation)
+        lease = (*place, event.key)
+        if event.what == "abort":
+            told.setdefault(lease, number)
+        elif lease in told:
+            text = (
+                f"{in_words(place)} began a step for lease {event.key} at {event.at:g} s; it had been told to "
+                f"forget it at {facts.at(told.pop(lease)):g} s"
+            )
+            owner = facts.leases[event.key].request if event.key in facts.leases else None
+            name = owner.name if owner is not None else None
+            yield Violation(invariant="I16", message=text, events=(number,), request=name)
 
 
 def _leaves_in_time(facts: Facts) -> Iterator[Violation]:

@@ -102,6 +102,8 @@ class Driver:
         unread, limit = self._readers.most_unread, self.spec.limits.stream_bytes
         if unread > limit:
             self._exceeded("stream bytes", unread, limit)
+        if (steps := self._readers.most_steps) > 1:
+            self._exceeded("unread steps of one lease in a row", steps, 1)
         for record in self.omni._handler.table.records.values():
             for progress in record.stages.values():
                 window = min((edge.parts_in_flight for edge in progress.node.edges), default=1)

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AbortCalled", "AbortReturned", "Accepted", "Answered", "Asked", "Closed", "Crashed", "Deadlocked", "Ended",
-    "Event", "Exceeded", "Faulted", "Got", "HealthSeen", "History", "Left", "Opened", "Place", "Process", "Refused",
-    "ShutdownCalled", "ShutdownReturned", "StageSaid", "State", "Submitting", "TerminalSeen", "Wire",
+    "Event", "Exceeded", "Faulted", "Got", "HealthSeen", "History", "Left", "Noted", "Opened", "Place", "Process",
+    "Refused", "ShutdownCalled", "ShutdownReturned", "StageSaid", "State", "Submitting", "TerminalSeen", "Wire",
 ]  # fmt: skip
 
 
@@ -59,7 +59,7 @@ class Refused(Event, frozen=True, kw_only=True):
 
 
 class Got(Event, frozen=True, kw_only=True):
-    """The iteration returned an output. ``data``: see ``fingerprint``."""
+    """The iteration returned an output. ``data``: see ``fingerprint``; ``step``: of progress, (done, total)."""
 
     request: str
     stage: str
@@ -68,13 +68,14 @@ class Got(Event, frozen=True, kw_only=True):
     part: int = 0
     index: int = 0
     finish_reason: str | None = None
+    step: tuple[int, int] | None = None
 
 
 class TerminalSeen(Event, frozen=True, kw_only=True):
     """``stream.terminal`` is this one now: seen in the very step in which it was set, and again if it ever changes.
 
     ``kind`` is ``Kind``'s value. ``error``: its class; ``stage``, ``replica``, ``generation``: where it says it failed.
-    ``made``: what it holds of each (stage, part, index), as fingerprints.
+    ``made``: what it holds of each (stage, part, index), as fingerprints; ``pieces``: how many tensors.
     """
 
     request: str
@@ -85,6 +86,7 @@ class TerminalSeen(Event, frozen=True, kw_only=True):
     replica: int | None = None
     generation: int | None = None
     made: tuple[tuple[str, int, int, tuple[int, ...]], ...] = ()
+    pieces: tuple[tuple[str, int, int, int], ...] = ()
 
 
 class Ended(Event, frozen=True, kw_only=True):
@@ -193,7 +195,9 @@ class Wire(Event, frozen=True, kw_only=True):
 
     ``what``: add, abort, call, ping, stop, hello | output, finished, released, failed, answer, heartbeat, ready,
     progress, dead, garbage. On vLLM's wire ``released`` is the answer to the barrier behind an ABORT. ``data`` is
-    the fingerprint of what was made, or of the work in an ``add``.
+    the fingerprint of what was made, or of the work in an ``add``; of ``progress`` (done, total); of ``failed`` on the
+    omni wire (1,) where the caller is to blame; of a ``heartbeat`` for how many milliseconds the engine has been inside
+    one step, if it is. ``pieces``: how many tensors an output has.
     """
 
     way: Literal["sent", "heard", "unsent"]
@@ -203,6 +207,7 @@ class Wire(Event, frozen=True, kw_only=True):
     what: str
     key: str = ""
     data: tuple[int, ...] = ()
+    pieces: int = 0
 
     @property
     def place(self) -> Place:
@@ -232,6 +237,16 @@ class Process(Event, frozen=True, kw_only=True):
     def place(self) -> Place:
         """Whose process it was."""
         return (self.stage, self.replica, self.generation)
+
+
+class Noted(Event, frozen=True, kw_only=True):
+    """A fake engine began a step of a lease ("step"), or heard that it is to forget one ("abort"). Only in memory."""
+
+    what: Literal["step", "abort"]
+    stage: str
+    replica: int
+    generation: int
+    key: str
 
 
 class Faulted(Event, frozen=True, kw_only=True):
@@ -276,8 +291,8 @@ E = TypeVar("E", bound=Event)
 
 AnyEvent = (
     Submitting | Accepted | Refused | Got | TerminalSeen | Ended | Left | AbortCalled | AbortReturned | Asked | Answered
-    | ShutdownCalled | ShutdownReturned | Opened | Closed | HealthSeen | StageSaid | Wire | Process | Faulted | Exceeded
-    | State | Deadlocked | Crashed
+    | ShutdownCalled | ShutdownReturned | Opened | Closed | HealthSeen | StageSaid | Wire | Process | Noted | Faulted
+    | Exceeded | State | Deadlocked | Crashed
 )  # fmt: skip
 
 

@@ -12,6 +12,7 @@ import trio
 
 from omni_actors._errors import InvalidRequest, OmniError, TransformFailed
 from omni_actors.lifecycle import Terminal
+from omni_actors.lifecycle.events import Output, StepChunk
 from omni_actors.runtime import Stream
 
 from ._history import Accepted, Crashed, Ended, Got, Left, Refused, Submitting, TerminalSeen
@@ -19,6 +20,7 @@ from ._scenario import Submit
 from ._wiretap import fingerprint
 
 if TYPE_CHECKING:
+    from omni_actors.lifecycle.events import Payload
     from omni_actors.runtime import OmniRuntime
 
     from ._history import AnyEvent, History
@@ -80,6 +82,11 @@ class Readers:
         """Bytes that wait in the fullest stream."""
         return max((stream.unread_bytes for _, stream in self._streams), default=0)
 
+    @property
+    def most_steps(self) -> int:
+        """How many steps of one lease wait side by side, previews aside, at most: the last says it all."""
+        return max((_in_a_row(stream) for _, stream in self._streams), default=0)
+
     def look(self) -> None:
         """See the terminals that are new."""
         for reader, stream in self._streams:
@@ -103,6 +110,7 @@ class Readers:
                 replica=error.replica if error is not None else None,
                 generation=error.generation if error is not None else None,
                 made=_made(terminal),
+                pieces=_pieces(terminal),
             )
         )
 
@@ -189,11 +197,36 @@ class Readers:
                     part=output.part,
                     index=output.index,
                     finish_reason=output.payload.finish_reason,
+                    step=_step(output.payload),
                 )
             )
             if op.pace_s:
                 await trio.sleep(op.pace_s)
         return op.leave
+
+
+def _step(payload: Payload) -> tuple[int, int] | None:
+    return (payload.done, payload.total) if isinstance(payload, StepChunk) else None
+
+
+def _in_a_row(stream: Stream) -> int:
+    most = row = 0
+    before = None
+    for unread in stream._unread:
+        payload = unread.payload if isinstance(unread, Output) else None
+        if not isinstance(unread, Output) or not isinstance(payload, StepChunk):
+            before = None
+            continue
+        lane = (unread.stage, unread.part, unread.index)
+        row = row + 1 if lane == before else 1
+        most, before = max(most, row), lane if payload.preview is None else None
+    return most
+
+
+def _pieces(terminal: Terminal) -> tuple[tuple[str, int, int, int], ...]:
+    """How many tensors the terminal's results hold, where they hold any."""
+    found = [result for results in terminal.results.values() for result in results if result.tensors]
+    return tuple((each.stage, each.part, each.index, sum(map(len, each.tensors.values()))) for each in found)
 
 
 def _made(terminal: Terminal) -> tuple[tuple[str, int, int, tuple[int, ...]], ...]:

@@ -68,7 +68,9 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
-SHORT = Deadlines(start_s=20, placement_s=5, edge_s=30, silence_s=1, hang_s=4, stop_s=3, kill_s=1, stable_s=60)
+SHORT = Deadlines(
+    start_s=20, placement_s=5, edge_s=30, silence_s=1, hang_s=4, step_s=3, stop_s=3, kill_s=1, stable_s=60
+)
 """Deadlines short enough for a scenario to see each of them pass."""
 
 

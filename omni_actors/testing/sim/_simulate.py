@@ -23,7 +23,7 @@ from omni_actors.testing._world import MemoryWorld
 from omni_actors.wire import omni
 
 from ._driver import Driver
-from ._history import Crashed, History, Process, State, Wire
+from ._history import Crashed, History, Noted, Process, State, Wire
 from ._scenario import Shutdown
 from ._schedule import scheduled_by
 from ._tasks import DEADLOCK_S, patience_s, watchdog
@@ -120,8 +120,20 @@ def in_memory(history: History, scenario: Scenario) -> tuple[Driver, MemoryWorld
     def tap(transport: MemoryTransport) -> Transport:
         return TappedTransport(transport, history.events.append)
 
-    def observe(what: Any, process: MemoryProcess, code: int | None) -> None:
+    def observe(what: Any, process: MemoryProcess, code: int | None, key: str) -> None:
         launch = process.launch
+        if key:
+            driver.record(
+                Noted(
+                    at=driver.now,
+                    what=what,
+                    stage=launch.stage,
+                    replica=launch.replica,
+                    generation=launch.generation,
+                    key=key,
+                )
+            )
+            return
         driver.record(
             Process(
                 at=driver.now,

@@ -31,8 +31,8 @@ __all__ = ["TappedTransport", "fingerprint"]
 _NAME = re.compile(r"(?P<stage>.+)-(?P<replica>\d+)-(?P<generation>\d+)(?P<socket>-[hio])?$")
 _PROBE = "is_sleeping"
 
-Said = tuple[str, str, tuple[int, ...]]
-"""What, key, data: one line of the history."""
+Said = tuple[str, str, tuple[int, ...]] | tuple[str, str, tuple[int, ...], int]
+"""What, key, data, and how many tensors if any: one line of the history."""
 
 
 def fingerprint(payload: Payload) -> tuple[int, ...]:
@@ -94,7 +94,7 @@ class TappedTransport:
 
         def write(way: Literal["sent", "heard", "unsent"], lines: Iterator[Said]) -> None:
             at = trio.current_time() - self._begun
-            for what, key, data in lines:
+            for line in lines:
                 stage, replica, generation = place
                 self._record(
                     Wire(
@@ -103,9 +103,10 @@ class TappedTransport:
                         stage=stage,
                         replica=replica,
                         generation=generation,
-                        what=what,
-                        key=key,
-                        data=data,
+                        what=line[0],
+                        key=line[1],
+                        data=line[2],
+                        pieces=line[3] if len(line) == 4 else 0,
                     )
                 )
 
@@ -237,15 +238,19 @@ class _OmniWire(_Reader):
             return
         match message:
             case omni.Output(key=key, tensors=tensors, meta=meta, finished=finished):
-                yield "output", key, _made(tensors, meta)
+                yield "output", key, _made(tensors, meta), len(tensors)
                 if finished:
                     yield "finished", key, ()
             case omni.Released(key=key):
                 yield "released", key, ()
-            case omni.Failed(key=key):
-                yield "failed", key, ()
+            case omni.Failed(key=key, invalid=invalid):
+                yield "failed", key, (1,) if invalid else ()
             case omni.CallResult():
                 yield "answer", "", ()
+            case omni.Progress(key=key, done=done, total=total):
+                yield "progress", key, (done, total)
+            case omni.Heartbeat(busy_s=float() as busy_s):
+                yield "heartbeat", "", (int(busy_s * 1000),)
             case _:
                 yield type(message).__name__.lower(), "", ()
 

@@ -296,6 +296,13 @@ class EngineSide(_Side):
         if self.state is not State.DEAD:
             self.state = State.STOPPING
 
+    def overtaken(self, message: Message) -> bool:
+        """Whether this was made before an abort (or an end) that has been heard since: nobody wants it any more."""
+        match message:
+            case Output(key=key) | Progress(key=key):
+                return self.lease(key) not in (LeaseState.SUBMITTED, LeaseState.PRODUCING)
+        return False
+
     def ends(self) -> list[Released | Failed]:
         """The last word about every live lease, for a stop: what is not over has failed. Does not send them."""
         over = (LeaseState.FINISHED, LeaseState.ABORTING)

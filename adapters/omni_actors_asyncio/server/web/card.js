@@ -1,4 +1,4 @@
-// One request, from its question to its end: the text and the sound as they come, its numbers, and its stop button.
+// One request, from its question to its end: text, sound and pictures as they come, its numbers, and its stop button.
 
 import { ask, events, refusal, words } from "./sse.js";
 import { Sound } from "./sound.js";
@@ -12,7 +12,7 @@ function newId() {
 }
 
 export class Card {
-  // `wish`: {model, audio}.
+  // `wish`: {model, text, audio, image}.
   constructor(template, question, wish) {
     this.element = template.content.firstElementChild.cloneNode(true);
     this.question = question;
@@ -51,14 +51,16 @@ export class Card {
   }
 
   body() {
-    const { model, audio } = this.wish;
-    const sound = audio ? { modalities: ["text", "audio"], audio: { voice: "default", format: "pcm16" } } : {};
+    const { model, audio, image } = this.wish;
+    const modalities = ["text", "audio", "image"].filter((each) => this.wish[each]);
+    const sound = audio ? { audio: { voice: "default", format: "pcm16" } } : {};
     const messages = [{ role: "user", content: this.question }];
-    return { model, messages, stream: true, stream_options: { include_usage: true }, ...sound };
+    const more = audio || image ? { modalities, ...sound } : {};
+    return { model, messages, stream: true, stream_options: { include_usage: true }, ...more };
   }
 
   async read(response) {
-    for await (const data of events(response)) {
+    for await (const data of events(response, (step) => this.step(step))) {
       if (data === "[DONE]") {
         this.whole = true;
         return;
@@ -75,12 +77,17 @@ export class Card {
     const choice = chunk.choices?.[0];
     if (choice?.delta?.content) this.say(choice.delta.content);
     if (choice?.delta?.audio) this.hear(choice.delta.audio);
+    for (const part of choice?.delta?.images ?? []) this.see(part);
     if (choice?.finish_reason) this.reason = choice.finish_reason;
   }
 
-  say(text) {
-    const now = this.elapsed();
+  answers() {
     if (this.element.dataset.state === "asking") this.element.dataset.state = "answering";
+    return this.elapsed();
+  }
+
+  say(text) {
+    const now = this.answers();
     this.fact("first-text", "first text", `${now} ms`, now, true);
     this.part("answer").append(text);
   }
@@ -88,13 +95,34 @@ export class Card {
   hear({ data, sample_rate: rate, id }) {
     if (id) this.soundRate = rate;
     if (!data || !this.soundRate) return;
-    if (this.element.dataset.state === "asking") this.element.dataset.state = "answering";
+    const now = this.answers();
     this.part("sound").hidden = false;
-    const now = this.elapsed();
     this.fact("first-audio", "first audio", `${now} ms`, now, true);
     this.sound.add(data, this.soundRate);
     this.lastSound = now;
     this.measureSound();
+  }
+
+  // A picture is shown if the server sent it along; the page loads nothing from elsewhere.
+  see({ image_url: { url } = {}, seed }) {
+    if (!url?.startsWith("data:image/")) return;
+    const now = this.answers();
+    this.fact("first-picture", "first picture", `${now} ms`, now, true);
+    const pictures = this.part("pictures");
+    const [link, image] = [document.createElement("a"), document.createElement("img")];
+    image.src = link.href = url;
+    image.alt = `A picture for: ${this.question}`;
+    link.download = `${this.id}-${pictures.childElementCount}.${url.slice(11, url.indexOf(";"))}`;
+    link.title = seed === undefined || seed === null ? "Save" : `Save (seed ${seed})`;
+    link.append(image);
+    pictures.append(link);
+    pictures.hidden = false;
+    this.element.dataset.pictures = pictures.childElementCount;
+  }
+
+  step({ stage, done, total }) {
+    this.answers();
+    this.fact("steps", `${stage}'s steps`, total ? `${done} of ${total}` : String(done), done);
   }
 
   measureSound() {

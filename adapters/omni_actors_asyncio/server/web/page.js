@@ -75,9 +75,10 @@ function offer(examples) {
 
 function submit(question) {
   if (!question.trim()) return $("question").focus();
-  const audio = known === null || known.stages.some((stage) => stage.output === "audio");
+  const makes = (output) => known.stages.some((stage) => stage.output === output);
+  const [text, audio, image] = known === null ? [true, true, false] : ["text", "audio", "image"].map(makes);
   if (audio) unlock();
-  const card = new Card($("card"), question.trim(), { model: known?.models?.[0], audio });
+  const card = new Card($("card"), question.trim(), { model: known?.models?.[0], text, audio, image });
   cards.unshift(card);
   $("cards").prepend(card.element);
   card.run();

@@ -14,8 +14,10 @@ export function ask(path, { body, signal, headers } = {}) {
   return fetch(path, { method, headers: all, signal, body: body && JSON.stringify(body), cache: "no-store" });
 }
 
-// The data of each event, until the server ends them. Leaving the loop closes the connection.
-export async function* events(response) {
+const PROGRESS = ": progress "; // a comment, which other readers of events pass over
+
+// The data of each event, until the server ends them. Leaving the loop closes the connection. `step` gets the progress.
+export async function* events(response, step = () => undefined) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
@@ -25,6 +27,7 @@ export async function* events(response) {
       const blocks = (rest + value).split(/\r?\n\r?\n/);
       rest = blocks.pop();
       for (const block of blocks) {
+        if (block.startsWith(PROGRESS)) step(JSON.parse(block.slice(PROGRESS.length)));
         const lines = block.split(/\r?\n/).filter((line) => line.startsWith("data:"));
         if (lines.length) yield lines.map((line) => line.slice(5).trimStart()).join("\n");
       }

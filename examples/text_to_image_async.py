@@ -1,0 +1,43 @@
+"""Its asyncio twin: ``python examples/text_to_image_async.py --model PATH "a cat" "a dog"``"""
+
+import argparse
+import asyncio
+from pathlib import Path
+
+import uvloop
+from omni_actors_asyncio import AsyncOmni
+from PIL import Image
+
+from omni_actors import OmniError, StepChunk
+from omni_actors.pipelines.text_to_image import pipeline
+
+
+async def paint(omni: AsyncOmni, number: int, prompt: str, steps: int) -> None:
+    params = {"num_inference_steps": steps, "seed": number, "progress": True}
+    # Leaving this block, for whatever reason, stops the denoising before its next step. So does cancelling the task.
+    async with omni.generate_omni(prompt, params, timeout_s=600) as stream:
+        async for output in stream:
+            if isinstance(output.payload, StepChunk):
+                print(f"{prompt}: step {output.payload.done} of {output.payload.total}")
+            elif output.image is not None:
+                file = Path(f"picture-{number}.png")
+                Image.fromarray(output.image.numpy()).save(file)
+                print(f"{prompt}: {file}")
+
+
+async def main(model: str, prompts: list[str], steps: int) -> None:
+    async with AsyncOmni(pipeline(model, max_batch=4)) as omni, asyncio.TaskGroup() as group:
+        for number, prompt in enumerate(prompts):
+            group.create_task(paint(omni, number, prompt, steps))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("prompts", nargs="*", default=["a cup of coffee on the table"])
+    parser.add_argument("--model", required=True, help="a diffusers folder, or an id of the hub")
+    parser.add_argument("--steps", type=int, default=20)
+    asked = parser.parse_args()
+    try:
+        uvloop.run(main(asked.model, asked.prompts, asked.steps))
+    except* OmniError as errors:
+        raise SystemExit("\n".join(str(error) for error in errors.exceptions)) from None

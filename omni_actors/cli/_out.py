@@ -1,0 +1,115 @@
+"""Where ``generate`` writes what is no text: sounds as WAV, pictures as PNG, each complete or absent (``_files``).
+
+``Out`` is where, checked before anything is started; ``keep`` writes one answer. No state.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from omni_actors._errors import UsageError
+from omni_actors._files import ready_folder
+from omni_actors.cli._pictures import write_png
+from omni_actors.config._validate import is_local
+from omni_actors.pipelines._sound import write_wav
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from omni_actors.cli._answers import Answer, Sentence
+    from omni_actors.config import PipelineSpec
+
+__all__ = ["Kept", "Out", "keep", "shown_model"]
+
+_SUFFIXES = {".png": "image", ".wav": "audio"}
+_OTHERS = frozenset((".avif", ".bmp", ".flac", ".gif", ".jpeg", ".jpg", ".mp3", ".mp4", ".ogg", ".tiff", ".webp"))
+"""Names of files that somebody could mean as such."""
+
+
+@attrs.frozen
+class Kept:
+    """The files of one answer, in the order of its sounds and of its pictures."""
+
+    sounds: tuple[str, ...] = ()
+    pictures: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Out:
+    """A folder, or the file that what is of its kind is written into."""
+
+    folder: Path
+    file: Path | None = None
+
+    @classmethod
+    def ready(cls, path: Path, prompts: int, made: Collection[str]) -> Out:
+        """``path`` as it is meant: a file if its name ends in .png or .wav, else a folder, which is made.
+
+        ``made``: the modalities that are asked for. Raises UsageError: not writable, full, a folder that is not there
+        to put the file into, a file for several prompts or for what nobody makes.
+        """
+        suffix = path.suffix.lower()
+        if suffix not in (*_SUFFIXES, *_OTHERS) or path.is_dir():
+            ready_folder(path)
+            return cls(path)
+        if suffix not in _SUFFIXES:
+            raise UsageError(f"--out {path}: pictures are written as .png, sound as .wav")
+        if _SUFFIXES[suffix] not in made:
+            raise UsageError(f"--out {path}: what is asked for is {', '.join(made)}, not {_SUFFIXES[suffix]}")
+        if prompts > 1:
+            raise UsageError(f"--out {path}: {prompts} prompts do not go into one file; give a folder")
+        if not path.parent.is_dir():
+            raise UsageError(f"--out {path}: there is no folder {path.parent}")
+        ready_folder(path.parent)
+        return cls(path.parent, path)
+
+    def place(self, prompt: int, nth: int, suffix: str) -> Path | None:
+        """The file for the ``nth`` sound or picture of a prompt (both from 0); None if it is not to be kept."""
+        more = f"-{nth + 1}" if nth else ""
+        if self.file is None:
+            return self.folder / f"prompt-{prompt + 1}{more}{suffix}"
+        if self.file.suffix.lower() != suffix:
+            return None
+        return self.file.with_name(f"{self.file.stem}{more}{self.file.suffix}")
+
+
+async def keep(out: Out, prompt: int, answer: Answer, spec: PipelineSpec, info: Mapping[str, str]) -> Kept:
+    """Write everything of one answer; ``info`` goes into each picture. Raises UsageError naming the folder.
+
+    A cancellation comes after the file that is being written.
+    """
+    sounds, pictures = [], []
+    for nth, index in enumerate(sorted({sentence.index for sentence in answer.sentences.values()})):
+        if (file := out.place(prompt, nth, ".wav")) is not None:
+            await trio.to_thread.run_sync(_write_sound, file, answer.spoken(index))
+            sounds.append(str(file))
+    for nth, (_, picture) in enumerate(sorted(answer.pictures.items())):
+        if (file := out.place(prompt, nth, ".png")) is not None:
+            said = {**_made_by(picture.meta, spec.stage(picture.stage).model), **info}
+            await trio.to_thread.run_sync(write_png, file, picture.image, said)
+            pictures.append(str(file))
+    return Kept(tuple(sounds), tuple(pictures))
+
+
+def _write_sound(file: Path, spoken: list[Sentence]) -> None:
+    first, *others = [sentence.samples() for sentence in spoken]
+    for samples in others:
+        first.extend(samples)
+    write_wav(file, first, spoken[0].sample_rate)
+
+
+def _made_by(meta: Mapping[str, Any], model: str) -> dict[str, str]:
+    told = {key: str(meta[key]) for key in ("seed", "steps") if meta.get(key) is not None}
+    return {**told, "model": shown_model(model)}
+
+
+def shown_model(model: str) -> str:
+    """The last name of a folder, an id of the hub as it is: nothing that tells of the machine's folders."""
+    if is_local(model) or os.path.isdir(model):
+        return Path(model).expanduser().absolute().name
+    return model
