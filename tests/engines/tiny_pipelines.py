@@ -63,12 +63,12 @@ def _text_encoder(vocabulary: int, kind: str = "CLIPTextModel"):
     return getattr(transformers, kind)(config).eval()
 
 
-def _t5_encoder(vocabulary: int, kind: str = "T5EncoderModel"):
+def _t5_encoder(vocabulary: int, kind: str = "T5EncoderModel", width: int = 32):
     import transformers
 
     torch.manual_seed(4)
     config = getattr(transformers, kind.replace("EncoderModel", "Config"))(
-        vocab_size=vocabulary, d_model=32, d_kv=8, d_ff=37, num_layers=2, num_heads=4
+        vocab_size=vocabulary, d_model=width, d_kv=8, d_ff=37, num_layers=2, num_heads=4
     )
     return getattr(transformers, kind)(config).eval()
 
@@ -180,10 +180,10 @@ def flux(folder: Path) -> Path:
 
 
 def sd3(folder: Path) -> Path:
-    """A transformer over plain latents; its third text encoder is left out, as one may."""
+    """A transformer over plain latents, and three text encoders, the last of which one may leave out."""
     from diffusers import SD3Transformer2DModel, StableDiffusion3Pipeline
 
-    tokenizer = _tokenizer(folder / "tokenizer")
+    tokenizer, third = _tokenizer(folder / "tokenizer"), _t5_tokenizer()
     torch.manual_seed(3)
     transformer = SD3Transformer2DModel(
         sample_size=16, patch_size=1, in_channels=4, num_layers=1, attention_head_dim=8, num_attention_heads=4,
@@ -191,8 +191,9 @@ def sd3(folder: Path) -> Path:
     ).eval()  # fmt: skip
     clip = _text_encoder(len(tokenizer), "CLIPTextModelWithProjection")
     pipeline = StableDiffusion3Pipeline(
-        tokenizer=tokenizer, text_encoder=clip, tokenizer_2=tokenizer, text_encoder_2=clip, tokenizer_3=None,
-        text_encoder_3=None, vae=_vae(4, shift_factor=0.1), transformer=transformer, scheduler=_flow(),
+        tokenizer=tokenizer, text_encoder=clip, tokenizer_2=tokenizer, text_encoder_2=clip, tokenizer_3=third,
+        text_encoder_3=_t5_encoder(len(third), width=64), vae=_vae(4, shift_factor=0.1), transformer=transformer,
+        scheduler=_flow(),
     )  # fmt: skip
     return _saved(folder, pipeline)
 
@@ -289,7 +290,7 @@ def dance_diffusion(folder: Path) -> Path:
 
     torch.manual_seed(3)
     unet = UNet1DModel(
-        block_out_channels=(32, 64), extra_in_channels=16, sample_size=512, sample_rate=800, in_channels=2,
+        block_out_channels=(32, 64), extra_in_channels=64, sample_size=512, sample_rate=800, in_channels=2,
         out_channels=2, flip_sin_to_cos=True, use_timestep_embedding=False, time_embedding_type="fourier",
         mid_block_type="UNetMidBlock1D", down_block_types=("DownBlock1DNoSkip", "AttnDownBlock1D"),
         up_block_types=("AttnUpBlock1D", "UpBlock1DNoSkip"),
@@ -300,7 +301,6 @@ def dance_diffusion(folder: Path) -> Path:
 def lora(folder: Path, seed: int) -> Path:
     """An adapter for the unet of ``stable_diffusion``."""
     from diffusers import StableDiffusionPipeline
-    from diffusers.utils import convert_state_dict_to_diffusers
     from peft import LoraConfig
     from peft.utils import get_peft_model_state_dict
 
@@ -310,6 +310,5 @@ def lora(folder: Path, seed: int) -> Path:
     for name, weights in unet.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weights, std=0.3)
-    layers = convert_state_dict_to_diffusers(get_peft_model_state_dict(unet))
-    StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=layers)
+    StableDiffusionPipeline.save_lora_weights(folder, unet_lora_layers=get_peft_model_state_dict(unet))
     return folder
