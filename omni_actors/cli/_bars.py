@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Self
 
@@ -78,7 +79,7 @@ class Bars:
         self._bars: dict[int, TaskID] = {}
         self._progress = _progress(console) if self.shown else None
         self._live: Live | None = None
-        self._fresh_at = 0.0
+        self._fresh_at = -math.inf
 
     def __enter__(self) -> Self:
         self._begin()

@@ -22,14 +22,14 @@ from omni_actors.config import resolve
 from omni_actors.lifecycle import Kind, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from rich.console import Console
 
     from omni_actors.config import PipelineSpec
     from omni_actors.runtime import OmniRuntime, Stream
 
-__all__ = ["Job", "Result", "read_prompts", "run_generate"]
+__all__ = ["Job", "Result", "read_prompts", "run_generate", "wants_bars"]
 
 MAX_IN_FLIGHT = 64
 """Prompts at work at once: enough to fill an engine's batch, few enough for answers to come in about their order."""
@@ -58,6 +58,11 @@ class Job:
     timeout_s: float | None = None
     stats: bool = False
     as_json: bool = False
+
+    @property
+    def live(self) -> bool:
+        """Whether text is printed as it comes."""
+        return len(self.prompts) == 1 and not self.as_json
 
 
 @attrs.frozen(kw_only=True)
@@ -100,14 +105,14 @@ def _text(file: Path) -> str:
 def run_generate(job: Job, progress: Console, output: Console) -> Code:
     """Ask and print everything. ``progress`` is stderr, ``output`` stdout. Raises UsageError before any start."""
     spec = resolve(job.target, job.overrides, model=job.model).spec
-    params = _params(job, spec, bars=progress.is_terminal)
     _check_modalities(job.modalities, spec)
     made = job.modalities or tuple(stage.output for stage in spec.stages if stage.output)
+    bars = Bars(progress, job.prompts, shown=wants_bars(job, made))
+    params = _params(job, spec, bars=bars.shown)
     out = None if job.out is None else Out.ready(job.out, len(job.prompts), made)
-    with Bars(progress, job.prompts, shown=not job.as_json) as bars:
-        asking = _Asking(job, spec, params, out, output, bars)
-        # Half a picture is of no use to anybody: the first Ctrl-C ends a pipeline that only paints.
-        session = run_session(spec, asking.ask_all, progress, drain=set(made) != {"image"})
+    asking = _Asking(job, spec, params, out, output, bars)
+    # Half a picture is of no use to anybody: the first Ctrl-C ends a pipeline that only paints.
+    session = run_session(spec, asking.ask_all, progress, drain=set(made) != {"image"})
     if job.as_json:
         print_json(_document(job, session))
     else:
@@ -115,6 +120,11 @@ def run_generate(job: Job, progress: Console, output: Console) -> Code:
     if session.interrupted:
         return Code.INTERRUPTED
     return Code.FAILED if any(result.error for result in session.result) else Code.OK
+
+
+def wants_bars(job: Job, made: Collection[str]) -> bool:
+    """Whether bars are of use: text that streams onto the screen and bars would be written over each other."""
+    return "image" in made and not job.as_json and not (job.live and "text" in made)
 
 
 def _params(job: Job, spec: PipelineSpec, *, bars: bool) -> Mapping[str, Mapping[str, Any]] | None:
@@ -152,7 +162,6 @@ class _Asking:
         self._results: dict[int, Result] = {}
         self._printed = 0
         self._broken: UsageError | None = None
-        self._live = len(job.prompts) == 1 and not job.as_json
 
     async def ask_all(self, omni: OmniRuntime) -> list[Result]:
         """Every prompt, at most MAX_IN_FLIGHT at a time. Cancelling it aborts what runs."""
@@ -167,9 +176,10 @@ class _Asking:
                     nursery.cancel_scope.cancel()
             self._print_ready()
 
-        async with trio.open_nursery() as nursery:
-            for number in range(len(self._job.prompts)):
-                nursery.start_soon(ask, number)
+        with self._bars:
+            async with trio.open_nursery() as nursery:
+                for number in range(len(self._job.prompts)):
+                    nursery.start_soon(ask, number)
         if self._broken is not None:
             raise self._broken
         return [self._results[number] for number in range(len(self._job.prompts))]
@@ -204,7 +214,7 @@ class _Asking:
             self._bars.took(number, item)
             if isinstance(made, Picture):
                 self._bars.painted(name, made)
-            if self._live and item.text and item.index == 0:
+            if self._job.live and item.text and item.index == 0:
                 self._output.print(item.text, end="", markup=False, highlight=False, soft_wrap=True)
 
     async def _keep(self, number: int, answer: Answer) -> Kept:
@@ -218,7 +228,7 @@ class _Asking:
         while not self._job.as_json and (result := self._results.get(self._printed)) is not None:
             self._printed += 1
             with self._bars.aside():
-                _print_result(result, self._job, self._output, streamed=self._live)
+                _print_result(result, self._job, self._output, streamed=self._job.live)
 
 
 def _print_result(result: Result, job: Job, output: Console, *, streamed: bool) -> None:

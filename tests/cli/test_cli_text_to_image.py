@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -9,12 +10,15 @@ import subprocess
 import sys
 
 import pytest
+import trio
 from PIL import Image
+from rich.console import Console
 from typer.testing import CliRunner
 
 from omni_actors._errors import ConfigError, UsageError
 from omni_actors.cli._app import app
-from omni_actors.cli._bars import Work
+from omni_actors.cli._bars import Bars, Work
+from omni_actors.cli._generate import Job, wants_bars
 from omni_actors.cli._out import Out, shown_model
 from omni_actors.cli._params import Painting, painting_params
 from omni_actors.cli._pictures import read_info
@@ -147,3 +151,69 @@ def test_a_prompt_is_as_far_as_all_its_samples():
     picture = TensorChunk(tensors={"image": Tensor("uint8", (1, 1, 3), b"abc")})
     assert work.take(Output("r", "painter", "image", picture, 0))
     assert work.done == 11
+
+
+def step(done, total=10):
+    return Output("r", "painter", "image", StepChunk(done=done, total=total, eta_s=3.0))
+
+
+def screen(*, terminal):
+    shown = io.StringIO()
+    return Console(file=shown, force_terminal=terminal, color_system=None, width=100, legacy_windows=False), shown
+
+
+async def test_a_bar_tells_steps_and_seconds_and_gives_way_to_what_is_printed(autojump_clock):
+    console, shown = screen(terminal=True)
+    with Bars(console, ["a cup\nof [bold]coffee", "b"], shown=True) as bars:
+        bars.took(0, step(4))
+        assert "a cup of [bold]coffee" in shown.getvalue()
+        assert "4/10 3 s left" in shown.getvalue()
+        with bars.aside():
+            written = shown.tell()
+            await trio.sleep(1)
+            bars.took(0, step(5))
+            assert shown.tell() == written
+        bars.ended(0)
+        await trio.sleep(1)
+        bars.took(1, step(9, 20))
+        assert "a cup" not in shown.getvalue()[written:]
+        assert "9/20" in shown.getvalue()[written:]
+
+
+async def test_so_many_prompts_have_so_many_bars(autojump_clock):
+    console, shown = screen(terminal=True)
+    with Bars(console, [f"prompt {number}" for number in range(20)], shown=True) as bars:
+        for number in range(20):
+            bars.took(number, step(1))
+        await trio.sleep(1)
+        shown.truncate(0)
+        bars.took(0, step(2))
+        assert shown.getvalue().count("prompt ") == 8
+        bars.ended(3)
+        bars.took(15, step(2))
+        await trio.sleep(1)
+        shown.truncate(0)
+        bars.took(0, step(3))
+        assert "prompt 15" in shown.getvalue()
+
+
+async def test_without_a_terminal_there_is_no_bar():
+    console, shown = screen(terminal=False)
+    with Bars(console, ["a"], shown=True) as bars:
+        bars.took(0, step(4))
+    assert not bars.shown
+    assert shown.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("prompts", "made", "more", "wanted"),
+    [
+        (("a",), ("image",), {}, True),
+        (("a",), ("text", "audio"), {}, False),
+        (("a",), ("text", "image"), {}, False),
+        (("a", "b"), ("text", "image"), {}, True),
+        (("a",), ("image",), {"as_json": True}, False),
+    ],
+)
+def test_there_are_bars_where_nothing_is_written_over_them(prompts, made, more, wanted):
+    assert wants_bars(Job(target="x", prompts=prompts, **more), made) is wanted

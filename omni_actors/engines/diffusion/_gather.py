@@ -4,13 +4,14 @@ whose shapes allow it run as one pass over all their rows.
 ``Gather`` owns the denoisers' ``forward``. A call of it from outside a request runs as ever. What two calls must have
 in common: the module, the structure of their arguments, every plain value, and the shape and type of every tensor, but
 for its first dimension, which counts the rows. A tensor without that dimension must be equal in all of them, except the
-time step, which is given to each row.
+time step, which is given to each row. Where a model takes a list with one tensor per row, the lists are joined.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ _CLOSE = 0.05
 """How far, of the largest value, one request's part of a shared pass may be from the request alone, in any dtype."""
 
 
-class Waits(greenlet.greenlet):  # type: ignore[misc]  # it has no stubs  # type: ignore[misc]  # it has no stubs
+class Waits(greenlet.greenlet):  # type: ignore[misc]  # it has no stubs
     """A greenlet that waits for its calls: it is resumed with the result, or with what the pass raised."""
 
     adapters: tuple[tuple[str, float], ...] = ()
@@ -59,20 +60,23 @@ class Call:
     error: Exception | None = None
     bound: Any = None
     rows: int = 0
+    listed: bool = False
     leaves: list[_Leaf] = attrs.field(factory=list)
 
 
 @attrs.frozen(eq=False)
 class _Leaf:
-    """One tensor among the arguments. ``kind``: ``rows``, ``time`` or ``whole``."""
+    """One tensor among the arguments. ``kind``: ``rows``, ``time`` or ``whole``; ``items`` is a list of one per row."""
 
     kind: str
-    value: torch.Tensor
+    value: Any
 
     @property
     def key(self) -> Any:
         if self.kind == "time":
             return self.kind
+        if self.kind == "items":  # of other shapes, too: who takes lists takes those
+            return self.kind, self.value[0].dtype, self.value[0].device
         shape = self.value.shape[1:] if self.kind == "rows" else self.value.shape
         return self.kind, tuple(shape), self.value.dtype, self.value.device
 
@@ -91,13 +95,20 @@ class Gather:
         activate: Callable[[tuple[tuple[str, float], ...]], None],
     ) -> None:
         self._share, self._activate = share, activate
+        self._modules = modules
+        self._ours: dict[str, Callable[..., Any]] = {}
         self._forwards: dict[str, Callable[..., Any]] = {}
         self._signatures: dict[str, inspect.Signature] = {}
         self._proved: dict[Any, bool] = {}
         self.overflowed = False
         self.passes = self.shared_passes = 0
-        for name, module in modules.items():
-            self._take_over(name, module)
+        self.take_over()
+
+    def take_over(self) -> None:
+        """Own the ``forward`` of each module. Again, where it was replaced: loading adapters makes offloading anew."""
+        for name, module in self._modules.items():
+            if module.forward is not self._ours.get(name):
+                self._take_over(name, module)
 
     def _take_over(self, name: str, module: torch.nn.Module) -> None:
         inner = self._forwards[name] = module.forward
@@ -110,7 +121,7 @@ class Gather:
                 return inner(*args, **kwargs)
             return request.wait_for(Call(name, args, kwargs, request.adapters))
 
-        module.forward = forward
+        module.forward = self._ours[name] = forward
 
     def run(self, calls: Sequence[Call]) -> None:
         """Give each of these calls its end. Raises nothing that belongs to one of them."""
@@ -136,10 +147,11 @@ class Gather:
     def _key(self, call: Call) -> Any:
         call.bound = self._signatures[call.module].bind(*call.args, **call.kwargs)
         arguments = call.bound.arguments
-        first = next(iter(arguments.values()), None)
-        if not isinstance(first, torch.Tensor) or not first.ndim:
+        first: Any = next(iter(arguments.values()), None)
+        call.listed = _all_tensors(first)
+        if not call.listed and not (isinstance(first, torch.Tensor) and first.ndim):
             return id(call)
-        call.rows = first.shape[0]
+        call.rows = len(first)
         structure = tuple((name, _structure(value, name, call)) for name, value in arguments.items())
         return call.module, call.adapters, structure, tuple(leaf.key for leaf in call.leaves)
 
@@ -163,7 +175,7 @@ class Gather:
             return False
         try:
             self._activate(group[0].adapters)
-            parts = self._split(self._shared(group), [call.rows for call in group])
+            parts = self._split(self._shared(group), group)
         except Exception as error:
             self._note(error)
             return False
@@ -176,16 +188,17 @@ class Gather:
         return True
 
     def _shared(self, group: Sequence[Call]) -> Any:
-        joined = iter([_join(leaves) for leaves in zip(*(call.leaves for call in group), strict=True)])
         rows = [call.rows for call in group]
+        joined = iter([_join(leaves, rows) for leaves in zip(*(call.leaves for call in group), strict=True)])
         first = group[0].bound
         bound = inspect.BoundArguments(first.signature, type(first.arguments)())
         for name, value in first.arguments.items():
-            bound.arguments[name] = _rebuilt(value, name, joined, rows)
+            bound.arguments[name] = _rebuilt(value, name, joined, group[0])
         return self._forwards[group[0].module](*bound.args, **bound.kwargs)
 
-    def _split(self, output: Any, rows: Sequence[int]) -> list[Any]:
-        return [_part(output, sum(rows[:number]), count, sum(rows)) for number, count in enumerate(rows)]
+    def _split(self, output: Any, group: Sequence[Call]) -> list[Any]:
+        ends = (0, *itertools.accumulate(call.rows for call in group))
+        return [_part(output, slice(*mine), ends[-1], group[0].listed) for mine in itertools.pairwise(ends)]
 
     def _prove(self, kind: Any, call: Call, part: Any) -> bool:
         """The first shared pass of its kind is done once more for one request alone: does the model mix its rows?"""
@@ -213,13 +226,24 @@ def _structure(value: Any, name: str, call: Call) -> Any:
         return "tensor"
     if isinstance(value, dict):
         return dict, tuple((key, _structure(each, key, call)) for key, each in value.items())
+    if _items(value, call):
+        call.leaves.append(_Leaf("items", value))
+        return "items"
     if isinstance(value, list | tuple):
         return type(value), tuple(_structure(each, name, call) for each in value)
     return value if value.__hash__ is not None else id(value)
 
 
+def _all_tensors(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, torch.Tensor) for each in value)
+
+
+def _items(value: Any, call: Call) -> bool:
+    return call.listed and _all_tensors(value) and len(value) == call.rows
+
+
 def _kind(value: torch.Tensor, name: str, rows: int) -> str:
-    if name in _TIME and value.numel() == 1:
+    if name in _TIME and value.ndim < 2 and value.numel() in (1, rows):
         return "time"
     return "rows" if value.ndim and value.shape[0] == rows and name not in _WHOLE else "whole"
 
@@ -229,50 +253,48 @@ def _same_wholes(one: Call, other: Call) -> bool:
     return all(a.value is b.value or torch.equal(a.value, b.value) for a, b in pairs if a.kind == "whole")
 
 
-@attrs.frozen(eq=False)
-class _Times:
-    """The time steps of a group: one value where all agree, else one per row."""
-
-    values: tuple[torch.Tensor, ...]
-
-    def of(self, rows: Sequence[int]) -> torch.Tensor:
-        first = self.values[0]
-        if all(value is first or torch.equal(value, first) for value in self.values[1:]):
-            return first
-        each = zip(self.values, rows, strict=True)
-        return torch.cat([value.reshape(1).to(first.device).expand(count) for value, count in each])
-
-
-def _join(leaves: Sequence[_Leaf]) -> torch.Tensor | _Times:
+def _join(leaves: Sequence[_Leaf], rows: Sequence[int]) -> Any:
     if leaves[0].kind == "rows":
         return torch.cat([leaf.value for leaf in leaves])
+    if leaves[0].kind == "items":
+        return [item for leaf in leaves for item in leaf.value]
     if leaves[0].kind == "time":
-        return _Times(tuple(leaf.value for leaf in leaves))
+        return _times([leaf.value for leaf in leaves], rows)
     return leaves[0].value
 
 
-def _rebuilt(value: Any, name: str, joined: Iterator[torch.Tensor | _Times], rows: Sequence[int]) -> Any:
+def _times(values: Sequence[torch.Tensor], rows: Sequence[int]) -> torch.Tensor:
+    """The time steps of a group: the one number where it is the same for all, else one per row."""
+    first = values[0]
+    if not first.ndim and all(value is first or torch.equal(value, first) for value in values[1:]):
+        return first
+    each = zip(values, rows, strict=True)
+    return torch.cat([value.reshape(-1).to(first.device).expand(count) for value, count in each])
+
+
+def _rebuilt(value: Any, name: str, joined: Iterator[Any], call: Call) -> Any:
     """The argument with its tensors replaced, in the order in which ``_structure`` met them."""
-    if isinstance(value, torch.Tensor) or (name in _TIME and isinstance(value, int | float)):
-        made = next(joined)
-        return made.of(rows) if isinstance(made, _Times) else made
+    if isinstance(value, torch.Tensor) or (name in _TIME and isinstance(value, int | float)) or _items(value, call):
+        return next(joined)
     if isinstance(value, dict):
-        return {key: _rebuilt(each, key, joined, rows) for key, each in value.items()}
+        return {key: _rebuilt(each, key, joined, call) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)([_rebuilt(each, name, joined, rows) for each in value])
+        return type(value)([_rebuilt(each, name, joined, call) for each in value])
     return value
 
 
-def _part(output: Any, begin: int, count: int, rows: int) -> Any:
+def _part(output: Any, mine: slice, rows: int, listed: bool) -> Any:
     """One request's rows of an output. Raises ValueError for a tensor that has other rows."""
+    if listed and _all_tensors(output) and len(output) == rows:
+        return output[mine]
     if isinstance(output, torch.Tensor):
         if not output.ndim or output.shape[0] != rows:
             raise ValueError(f"an output of shape {tuple(output.shape)} for {rows} rows")
-        return output[begin : begin + count]
+        return output[mine]
     if isinstance(output, dict):
-        return type(output)(**{name: _part(value, begin, count, rows) for name, value in output.items()})
+        return type(output)(**{name: _part(value, mine, rows, listed) for name, value in output.items()})
     if isinstance(output, list | tuple):
-        return type(output)([_part(value, begin, count, rows) for value in output])
+        return type(output)([_part(value, mine, rows, listed) for value in output])
     return output
 
 

@@ -31,7 +31,10 @@ def load(options: Options) -> Any:
     try:
         return _placed(_pipeline(options), options)
     except Exception as error:
-        raise Unloadable(f"{options.model} cannot be loaded: {type(error).__name__}: {first_line(error)}") from error
+        words = f"{options.model} cannot be loaded: {type(error).__name__}: {first_line(error)}"
+        if "trust_remote_code" in str(error) and not options.trust_remote_code:
+            words += " Read it, then set trust_remote_code"
+        raise Unloadable(words) from error
 
 
 def _pipeline(options: Options) -> Any:
@@ -60,6 +63,8 @@ def _placed(pipeline: Any, options: Options) -> Any:
     if options.vae_tiling:
         pipeline.vae.enable_tiling()
     device = device_of(options)
+    if options.offload != "none" and torch.device(device).type == "cpu":
+        raise ValueError(f"offload: {options.offload} needs an accelerator, and this runs on the CPU")
     if options.offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
     elif options.offload == "sequential":

@@ -45,7 +45,7 @@ class DiffusersModel(Service):
         # For this thread, once: pipelines switch gradients off and back on, and here their calls interleave.
         torch.set_grad_enabled(False)
         self._pipeline = load(options)
-        super().__init__(self._pipeline, device_of(options))
+        super().__init__(self._pipeline, device_of(options), options.offload)
         self._reader = Reader(self._pipeline, options)
         self._previews = Previews(self._pipeline)
         self._gather = Gather(denoisers(self._pipeline, options), share=options.share, activate=self.activate)
@@ -74,6 +74,7 @@ class DiffusersModel(Service):
     def step(self, batch: Sequence[Item]) -> None:
         """One pass for every request that waits for one; those that fit together share it."""
         self.turn_profiler()
+        self._gather.take_over()
         calls = [call for item in batch if (call := item.state.pending) is not None]
         self._steps += len(calls)
         self._gather.run(calls)

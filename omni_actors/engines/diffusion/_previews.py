@@ -22,17 +22,19 @@ class Previews:
     """Of one pipeline. A preview by a VAE costs one decoding of it."""
 
     def __init__(self, pipeline: Any) -> None:
+        self._pipeline = pipeline
         self._vae: Any = getattr(pipeline, "vae", None)
-        self._name = type(pipeline).__name__
 
     def check(self) -> None:
         """Raises InvalidRequest if this pipeline's latents cannot be shown."""
         if self._vae is not None and type(self._vae).__name__ != "AutoencoderKL":
-            raise InvalidRequest(f"the latents of {self._name} cannot be shown before the end: no previews")
+            raise InvalidRequest(
+                f"the latents of {type(self._pipeline).__name__} cannot be shown before the end: no previews"
+            )
 
     def of(self, run: Run) -> Any:
-        """uint8, shape (height, width, 3); None if the latents are no plane of colours (packed, or of a film)."""
-        latents = run.latents
+        """uint8, shape (height, width, 3); None if the latents are no plane of colours (those of a film)."""
+        latents = self._plane(run)
         if latents is None or latents.ndim != 4:
             return None
         image = latents[:1] if self._vae is None else self._decoded(latents[:1])
@@ -40,6 +42,19 @@ class Previews:
             return None
         array = to_uint8(((image[0] + 1) / 2).permute(1, 2, 0).float().cpu().numpy())
         return np.repeat(array, 3, axis=2) if array.shape[2] == 1 else array
+
+    def _plane(self, run: Run) -> torch.Tensor | None:
+        """The latents; those of Flux and its kin are a row of patches of 2 x 2, which their pipelines can unpack."""
+        latents, unpack = run.latents, getattr(self._pipeline, "_unpack_latents", None)
+        if latents is None or latents.ndim != 3 or unpack is None:
+            return latents
+        factor = self._pipeline.vae_scale_factor
+        usual = self._pipeline.default_sample_size * factor
+        height, width = (run.arguments.get(name) or usual for name in ("height", "width"))
+        if (height // factor // 2) * (width // factor // 2) != latents.shape[1]:
+            return None
+        unpacked: torch.Tensor = unpack(latents[:1], height, width, factor)
+        return unpacked
 
     def _decoded(self, latents: torch.Tensor) -> torch.Tensor | None:
         config = self._vae.config

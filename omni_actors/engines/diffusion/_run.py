@@ -44,7 +44,7 @@ class Run(Waits):
         self.passes = self.done = 0
         self.latents: torch.Tensor | None = None
         self.scheduler = scheduler
-        self._arguments = arguments
+        self.arguments = arguments
         self._pipeline = self._own(pipeline)
         self._first_at = self._last_at = 0.0
 
@@ -54,6 +54,8 @@ class Run(Waits):
         if self.scheduler is not None:
             self.scheduler.step = self._counted(self.scheduler.step)
             vars(own)["scheduler"] = self.scheduler
+        # A pipeline's last act is to take all models from the device; with offloading, others are at work on them.
+        vars(own)["maybe_free_model_hooks"] = _nothing
         return own
 
     def _counted(self, step: Callable[..., Any]) -> Callable[..., Any]:
@@ -75,7 +77,7 @@ class Run(Waits):
 
     def run(self) -> Any:
         """The greenlet's own code."""
-        return self._pipeline(**self._arguments)
+        return self._pipeline(**self.arguments)
 
     def advance(self) -> bool:
         """Go on to the next call of a denoiser; True: it is done, and ``output`` is there.
@@ -115,3 +117,7 @@ class Run(Waits):
         if not self.done:
             return None
         return max(0, self.total - self.done) * (self._last_at - self._first_at) / self.done
+
+
+def _nothing() -> None:
+    """What a request's copy of a pipeline frees at its end."""

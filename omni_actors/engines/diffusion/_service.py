@@ -23,8 +23,8 @@ _KIB = 1024
 class Service:
     """Owns which adapters are loaded and active, whether the engine sleeps, and the profiler."""
 
-    def __init__(self, pipeline: Any, device: str) -> None:
-        self._served, self._device = pipeline, device
+    def __init__(self, pipeline: Any, device: str, offload: str) -> None:
+        self._served, self._device, self._offload = pipeline, device, offload
         self._adapters: set[str] = set(_adapters(pipeline))
         self._active: tuple[tuple[str, float], ...] | None = None if self._adapters else ()
         self._asleep = False
@@ -34,10 +34,16 @@ class Service:
     # ------------------------------------------------------------------ adapters
 
     def load_lora(self, name: str, path: str) -> list[str]:
-        """Load an adapter (a folder or file of weights) under this name; returns the names there are."""
+        """Load an adapter (a folder or file of weights, or an id of the hub) under this name; returns all names.
+
+        Raises ValueError for a name that is taken, FileNotFoundError for a place that is not there, else what diffusers
+        raises.
+        """
         torch.set_grad_enabled(False)
         if name in self._adapters:
             raise ValueError(f"an adapter {name!r} is loaded already")
+        if path.startswith(("/", "./", "../")) and not Path(path).exists():
+            raise FileNotFoundError(f"there is no adapter at {path}")
         self._served.load_lora_weights(path, adapter_name=name)
         self._adapters.add(name)
         self._active = None
@@ -77,15 +83,17 @@ class Service:
 
     def sleep(self, level: int = 1) -> None:
         """Move the models to the CPU and give the device's memory back; requests are refused until ``wake_up``."""
-        self._served.to("cpu")
+        if self._offload != "sequential":  # whose layers are there already
+            self._served.to("cpu")
         self._asleep = True
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def wake_up(self) -> None:
-        """Move the models back."""
-        self._served.to(self._device)
+        """Move the models back; where they are offloaded, they go when they are called."""
+        if self._offload == "none":
+            self._served.to(self._device)
         self._asleep = False
 
     def is_sleeping(self) -> bool:
