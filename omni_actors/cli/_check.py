@@ -75,7 +75,8 @@ def _print(found: Resolved) -> None:
     from rich.console import Console
 
     console = Console(soft_wrap=True, highlight=False)
-    console.print(f"pipeline [bold]{found.spec.name}[/]: {len(found.spec.stages)} stages, nothing wrong\n")
+    count = len(found.spec.stages)
+    console.print(f"pipeline [bold]{found.spec.name}[/]: {count} stage{'' if count == 1 else 's'}, nothing wrong\n")
     rows = found.rows()
     width = max(len(row.path) for row in rows)
     for row in rows:

@@ -20,7 +20,7 @@ def stats_table(stats: RequestStats, title: str | None = None) -> Table:
     from rich import box
     from rich.table import Table
 
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("stage", "start", "queue", "first", "rest", "total ms", "tokens", "audio s", "RTF", "steps"):
         table.add_column(name, justify="left" if name == "stage" else "right")
     for row in stats.rows:

@@ -167,7 +167,7 @@ class Batcher:
     def _has_room(self, item: Item) -> bool:
         """What ``fits`` raises will be raised by ``start`` as well, and belongs to this item alone."""
         try:
-            return bool(self._fits(item, [live.item for live in self._live.values()]))
+            return bool(self._fits(item, self.at_work))
         except Exception:
             traceback.print_exc(file=sys.stderr)
             return True
@@ -177,7 +177,7 @@ class Batcher:
             return
         try:
             with self._inside():
-                self._step([live.item for live in self._live.values()])
+                self._step(self.at_work)
         except Exception as error:
             for key in list(self._live):
                 self._leave(key)

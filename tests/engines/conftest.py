@@ -111,3 +111,15 @@ def engines() -> Iterator[Portal]:
             portal.finish()
         finally:
             shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def one_torch_thread() -> Iterator[None]:
+    """As the engine's process runs on these machines; what the model switched off is on again afterwards."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+    torch.set_grad_enabled(True)

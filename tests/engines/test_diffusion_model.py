@@ -15,16 +15,10 @@ from omni_actors.wire.omni import Tensor
 from . import tiny_pipelines
 from .diffusion_batch import Batch
 
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # Heun's, of its numpy
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.set_grad_enabled(True)
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),  # Heun's, of its numpy
+]
 
 
 @pytest.fixture(scope="module")
@@ -320,6 +314,33 @@ def test_a_model_that_mixes_its_rows_gets_passes_of_one_request(model, diffusers
     pictures = batch.run()
     assert np.array_equal(pictures["a"], alone(diffusers_own, "a", seed=1, num_inference_steps=3))
     assert "each gets its own pass" in caplog.text
+
+
+def test_numbers_that_are_none_prove_nothing_of_the_model(model, caplog):
+    def nan(inner, bad, sample, args, kwargs):
+        (noise,) = inner(sample, *args, **kwargs)
+        return (torch.where(bad, torch.nan, noise),)
+
+    _spoil(model, lambda sample: sample.abs().amax(dim=(1, 2, 3), keepdim=True) > 1e3, nan)
+    batch = Batch(model)
+    batch.join("bad", {"prompt": "a", "latents": Tensor.from_numpy(np.full((1, 4, 16, 16), 1e4, np.float32))})
+    for key in ("good", "also good"):
+        batch.join(key, key, num_inference_steps=3, seed=2)
+    assert set(batch.run()) == {"good", "also good"}
+    assert isinstance(batch.failed["bad"], NotFinite)
+    assert model.counters()["shared_passes"] == 3, "the others share on"
+    assert "each gets its own pass" not in caplog.text
+
+
+def test_arguments_that_a_denoiser_does_not_take_fail_their_request_alone(model):
+    batch = Batch(model)
+    batch.join("good", "a", num_inference_steps=2, seed=1)
+    batch.join("bad", "b", num_inference_steps=2, seed=1)
+    batch.round()
+    (item, _) = batch.live["bad"]
+    item.state.pending.kwargs = {**item.state.pending.kwargs, "no_such_argument": 1}
+    assert set(batch.run()) == {"good"}
+    assert "no_such_argument" in str(batch.failed["bad"])
 
 
 def test_what_a_pass_raises_fails_only_whom_it_concerns(model):

@@ -18,18 +18,10 @@ from omni_actors.wire.omni import Tensor
 from . import tiny_pipelines
 from .diffusion_batch import Batch
 
-pytestmark = pytest.mark.filterwarnings(
-    *(f"ignore::{kind}Warning" for kind in ("Deprecation", "Future", "User", "Runtime"))
-)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-    torch.set_grad_enabled(True)
+pytestmark = [
+    pytest.mark.usefixtures("one_torch_thread"),
+    pytest.mark.filterwarnings(*(f"ignore::{kind}Warning" for kind in ("Deprecation", "Future", "User", "Runtime"))),
+]
 
 
 def _grey(shift=0):

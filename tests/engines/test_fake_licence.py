@@ -17,11 +17,12 @@ import pytest
 import trio
 
 from omni_actors.config import resolve
-from omni_actors.testing.chaos import ProcessWorld, private_base
+from omni_actors.testing.chaos import private_base
 from omni_actors.testing.rigs import SHORT, core, pipeline
-from omni_actors.testing.sim._driver import Driver
-from omni_actors.testing.sim._history import Accepted, Got, History, Left, Process, StageSaid, TerminalSeen, Wire
+from omni_actors.testing.sim._history import Accepted, Got, History, Left, Process, StageSaid, Wire
 from omni_actors.testing.sim._scenario import Abort, Kill, Op, Submit
+
+from .licence import Watched, ends, played
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
@@ -43,22 +44,6 @@ def real_pipeline():
     (thinker, *_) = resolve("tiny-omni", ()).spec.stages
     limits = attrs.evolve(thinker.deadlines, silence_s=30, hang_s=60)
     return pipeline(attrs.evolve(thinker, deadlines=limits))
-
-
-class Watched(Driver):
-    """A driver that tells when something was seen."""
-
-    changed = trio.Event()
-
-    def record(self, event) -> None:
-        super().record(event)
-        self.changed.set()
-        self.changed = trio.Event()
-
-    async def seen(self, what: type, /, **how: Any) -> None:
-        """Wait for it. No deadline: the run has one."""
-        while not any(all(getattr(e, k) == v for k, v in how.items()) for e in self.history.of(what)):
-            await self.changed.wait()
 
 
 async def scenarios(driver: Watched) -> None:
@@ -93,19 +78,6 @@ async def scenarios(driver: Watched) -> None:
     await driver.seen(StageSaid, kind="exited", generation=1)
 
 
-def played(spec) -> History:
-    history = History(spec, slack_s=5.0)
-
-    async def main() -> None:
-        world = ProcessWorld()
-        driver = world.driver = Watched(spec, world, world, history)
-        with trio.fail_after(START_S):
-            await driver.hold(lambda: scenarios(driver))
-
-    trio.run(main)
-    return history
-
-
 # ---------------------------------------------------------------------- what is compared
 
 
@@ -123,11 +95,6 @@ def frames(history: History) -> Frames:
             if event.what != "output" or ("sent", "abort") not in seen:
                 seen.append((event.way, event.what))
     return {name: [frame for frame, _ in itertools.groupby(seen)] for name, seen in found.items()}
-
-
-def ends(history: History) -> dict[str, tuple[str, str | None]]:
-    """How each request ended, for its user."""
-    return {event.request: (event.kind, event.error) for event in history.of(TerminalSeen)}
 
 
 def handshake(history: History) -> list[tuple[str, str]]:
@@ -154,7 +121,7 @@ def both() -> tuple[History, History]:
     """The history of the fake engine, and of the real one."""
     pytest.importorskip("vllm")
     with private_base():
-        return played(fake_pipeline()), played(real_pipeline())
+        return played(fake_pipeline(), scenarios, START_S), played(real_pipeline(), scenarios, START_S)
 
 
 @pytest.mark.parametrize("what", [handshake, frames, ends, last_words, while_idle])

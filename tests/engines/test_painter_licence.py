@@ -11,18 +11,19 @@ from pathlib import Path
 
 import attrs
 import pytest
-import trio
 
 from omni_actors.config import StageSpec
-from omni_actors.testing.chaos import ProcessWorld, private_base
+from omni_actors.testing.chaos import private_base
 from omni_actors.testing.rigs import SHORT, omni_stage, pipeline
-from omni_actors.testing.sim._driver import Driver
-from omni_actors.testing.sim._history import Accepted, Got, History, Left, StageSaid, TerminalSeen, Wire
+from omni_actors.testing.sim._history import Accepted, Got, Left, StageSaid, Wire
 from omni_actors.testing.sim._scenario import Submit
+
+from .licence import Watched, ends, played
 
 pytestmark = pytest.mark.process
 
 STAGE, STEPS, STEP_S = "painter", 6, 0.05
+WITHIN_S = 60.0
 QUIET = attrs.evolve(SHORT, silence_s=30.0, hang_s=60.0)  # no pings of their own: those are no frames of a request
 SHOWN = {"progress": True}
 
@@ -39,22 +40,6 @@ def real_pipeline():
         engine_args={"max_batch": 2, "step_s": STEP_S},
     )  # fmt: skip
     return pipeline(stage)
-
-
-class Watched(Driver):
-    """A driver that tells when something was seen."""
-
-    changed = trio.Event()
-
-    def record(self, event) -> None:
-        super().record(event)
-        self.changed.set()
-        self.changed = trio.Event()
-
-    async def seen(self, what, **how) -> None:
-        """Wait for it. No deadline: the run has one."""
-        while not any(all(getattr(e, k) == v for k, v in how.items()) for e in self.history.of(what)):
-            await self.changed.wait()
 
 
 def ask(request, steps=STEPS, params=None, **more):
@@ -79,19 +64,6 @@ async def scenarios(driver: Watched) -> None:
     await over(ask("is asked for twice", params={"n": 2}))
 
 
-def played(spec) -> History:
-    history = History(spec, slack_s=5.0)
-
-    async def main() -> None:
-        world = ProcessWorld()
-        driver = world.driver = Watched(spec, world, world, history)
-        with trio.fail_after(60):
-            await driver.hold(lambda: scenarios(driver))
-
-    trio.run(main)
-    return history
-
-
 def frames(history):
     """What was under way when an abort was sent is not compared: whether there was anything is a matter of time.
 
@@ -111,10 +83,6 @@ def frames(history):
     return {name: [frame for frame, _ in itertools.groupby(seen)] for name, seen in found.items()}
 
 
-def ends(history):
-    return {event.request: (event.kind, event.error) for event in history.of(TerminalSeen)}
-
-
 def got(history):
     return {
         name: [event.step for event in history.of(Got) if event.request == name]
@@ -127,7 +95,7 @@ def both():
     classes = pytest.MonkeyPatch()
     with private_base(), classes.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parent))
-        return played(fake_pipeline()), played(real_pipeline())
+        return tuple(played(spec, scenarios, WITHIN_S) for spec in (fake_pipeline(), real_pipeline()))
 
 
 @pytest.mark.parametrize("what", [frames, ends, got])

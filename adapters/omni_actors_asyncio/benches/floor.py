@@ -9,21 +9,20 @@ early has aborted. Attaches itself to the engine that ``ours`` has started.
 from __future__ import annotations
 
 import asyncio
-import sys
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Generic, TextIO, TypeVar
 
 import uvloop
 
-from omni_actors.cli.benches._reference import attached, run_rounds
+from omni_actors.cli.benches._reference import attached, on_uvloop, run_rounds
 from omni_actors.cli.benches._sharing import FLOOR_INDEX
-from omni_actors.cli.benches._work import own_channel, pipeline
+from omni_actors.cli.benches._work import pipeline
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
 
     from vllm.v1.engine.output_processor import RequestOutputCollector
 
@@ -39,10 +38,7 @@ T = TypeVar("T")
 
 def main() -> None:
     """Run until stdin ends."""
-    bench, folder = sys.argv[1:]
-    channel = own_channel()
-    loop = uvloop.new_event_loop()
-    loop.run_until_complete(_serve(loop, bench, Path(folder), channel))
+    on_uvloop(_serve)
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:

@@ -6,29 +6,22 @@ EngineClients.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-import uvloop
-
 from omni_actors.cli.benches._ours import Host
-from omni_actors.cli.benches._reference import run_rounds
-from omni_actors.cli.benches._work import own_channel, pipeline
+from omni_actors.cli.benches._reference import on_uvloop, run_rounds
+from omni_actors.cli.benches._work import pipeline
 from omni_actors_asyncio import AsyncOmni
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from pathlib import Path
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run until stdin ends."""
-    bench, folder = sys.argv[1:]
-    channel = own_channel()
-    loop: AbstractEventLoop = uvloop.new_event_loop()
-    loop.run_until_complete(_serve(loop, bench, Path(folder), channel))
+    on_uvloop(_serve)
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:

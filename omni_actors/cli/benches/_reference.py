@@ -21,19 +21,24 @@ from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, own_channe
 from omni_actors.stages.vllm._frontend import engine_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from omni_actors.config import StageSpec
 
-__all__ = ["attached", "main", "run_rounds"]
+__all__ = ["attached", "main", "on_uvloop", "run_rounds"]
 
 
 def main() -> None:
     """Run until stdin ends."""
+    on_uvloop(_serve)
+
+
+def on_uvloop(serve: Callable[[Any, str, Path, TextIO], Coroutine[Any, Any, None]]) -> None:
+    """Run a side of a benchmark: the loop, the bench and the folder that the program was given, its own channel."""
     bench, folder = sys.argv[1:]
     channel = own_channel()
     loop = uvloop.new_event_loop()
-    loop.run_until_complete(_serve(loop, bench, Path(folder), channel))
+    loop.run_until_complete(serve(loop, bench, Path(folder), channel))
 
 
 async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:

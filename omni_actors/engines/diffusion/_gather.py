@@ -145,7 +145,10 @@ class Gather:
         return [group for alike in groups.values() for group in alike]
 
     def _key(self, call: Call) -> Any:
-        call.bound = self._signatures[call.module].bind(*call.args, **call.kwargs)
+        try:
+            call.bound = self._signatures[call.module].bind(*call.args, **call.kwargs)
+        except TypeError:  # which its own pass will raise as well, for this request alone
+            return id(call)
         arguments = call.bound.arguments
         first: Any = next(iter(arguments.values()), None)
         call.listed = _all_tensors(first)
@@ -176,10 +179,10 @@ class Gather:
         try:
             self._activate(group[0].adapters)
             parts = self._split(self._shared(group), group)
+            if kind not in self._proved and not self._prove(kind, group[0], parts[0]):
+                return False
         except Exception as error:
             self._note(error)
-            return False
-        if kind not in self._proved and not self._prove(kind, group[0], parts[0]):
             return False
         self.passes += 1
         self.shared_passes += 1
@@ -201,9 +204,14 @@ class Gather:
         return [_part(output, slice(*mine), ends[-1], group[0].listed) for mine in itertools.pairwise(ends)]
 
     def _prove(self, kind: Any, call: Call, part: Any) -> bool:
-        """The first shared pass of its kind is done once more for one request alone: does the model mix its rows?"""
-        alone = self._forwards[call.module](*call.args, **call.kwargs)
-        self._proved[kind] = all(_close(a, b) for a, b in zip(_tensors(part), _tensors(alone), strict=True))
+        """The first shared pass of its kind is done once more for one request alone: does the model mix its rows?
+
+        What is not finite even alone proves nothing, and is left to the next pass.
+        """
+        alone = list(_tensors(self._forwards[call.module](*call.args, **call.kwargs)))
+        if not all(bool(torch.isfinite(each).all()) for each in alone):
+            return True
+        self._proved[kind] = all(_close(a, b) for a, b in zip(_tensors(part), alone, strict=True))
         if not self._proved[kind]:
             logger.warning("%s gives other results for several requests at once: each gets its own pass", call.module)
         return self._proved[kind]
@@ -313,4 +321,4 @@ def _close(part: torch.Tensor, alone: torch.Tensor) -> bool:
     if not alone.is_floating_point():
         return bool(torch.equal(part, alone))
     scale = float(alone.abs().max()) if alone.numel() else 0.0
-    return torch.allclose(part.float(), alone.float(), rtol=0.0, atol=_CLOSE * scale, equal_nan=True) is True
+    return bool(torch.allclose(part.float(), alone.float(), rtol=0.0, atol=_CLOSE * scale))

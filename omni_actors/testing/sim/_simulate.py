@@ -11,7 +11,7 @@ import random
 import signal
 import zlib
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import trio
@@ -122,30 +122,14 @@ def in_memory(history: History, scenario: Scenario) -> tuple[Driver, MemoryWorld
 
     def observe(what: Any, process: MemoryProcess, code: int | None, key: str) -> None:
         launch = process.launch
+        where: dict[str, Any] = {
+            "stage": launch.stage, "replica": launch.replica, "generation": launch.generation,
+        }  # fmt: skip
         if key:
-            driver.record(
-                Noted(
-                    at=driver.now,
-                    what=what,
-                    stage=launch.stage,
-                    replica=launch.replica,
-                    generation=launch.generation,
-                    key=key,
-                )
-            )
+            driver.record(Noted(at=driver.now, what=what, key=key, **where))
             return
-        driver.record(
-            Process(
-                at=driver.now,
-                what=what,
-                stage=launch.stage,
-                replica=launch.replica,
-                generation=launch.generation,
-                pid=process.pid,
-                code=code,
-                by="fate" if faults.acting else "us",
-            )
-        )
+        by: Literal["fate", "us"] = "fate" if faults.acting else "us"
+        driver.record(Process(at=driver.now, what=what, pid=process.pid, code=code, by=by, **where))
 
     world = MemoryWorld(tap=tap, observe=observe, salt="sim", hwm=scenario.hwm, queue_limit=scenario.queue_limit)
     faults = MemoryFaults(world)
