@@ -39,6 +39,7 @@ class ServerProcess:
         development: bool = True,
     ) -> None:
         self.lines: list[str] = []
+        self._held: tuple[Watch, set[str]] | None = None
         self._base = Path(tempfile.mkdtemp(prefix="oa-"))  # socket paths must be short
         environment = {"XDG_RUNTIME_DIR": str(self._base), "HF_HUB_OFFLINE": "1"}
         environment["VLLM_SERVER_DEV_MODE"] = str(int(development))
@@ -97,12 +98,17 @@ class ServerProcess:
         return pid
 
     def signal(self, number: signal.Signals) -> None:
+        """What may end by it is held first: afterwards it may be gone before it can be."""
+        self._held = self._held or self._hold()
         self.process.send_signal(number)
+
+    def _hold(self) -> tuple[Watch, set[str]]:
+        pids = descendants(self.process.pid)
+        return Watch(pids), shared_memory(pids)
 
     def ended(self, within_s: float = STOP_S) -> int:
         """Its exit code. Nothing of it may be left."""
-        pids = descendants(self.process.pid)
-        watch, names = Watch(pids), shared_memory(pids)
+        watch, names = self._held or self._hold()
         code = self.process.wait(within_s)
         assert watch.alive_after(1) == set()
         watch.close()
@@ -123,6 +129,8 @@ class ServerProcess:
 
     def close(self) -> None:
         """For ``finally``: whatever happened."""
+        if self._held is not None:
+            self._held[0].close()
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -132,9 +140,9 @@ class ServerProcess:
         shutil.rmtree(self._base, ignore_errors=True)
 
 
-def ready_within(http: httpx.Client, status: int, limit_s: float) -> httpx.Response:
-    """The first answer of ``/ready`` with this status; each look is a round trip."""
+def ready_within(http: httpx.Client, status: int, limit_s: float, naming: str = "") -> httpx.Response:
+    """The first answer of ``/ready`` with this status that has this name in it; each look is a round trip."""
     deadline = time.monotonic() + limit_s
-    while (answer := http.get("/ready")).status_code != status:
+    while (answer := http.get("/ready")).status_code != status or naming not in (answer.json()["reason"] or ""):
         assert time.monotonic() < deadline, answer.text
     return answer

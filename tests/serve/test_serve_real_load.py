@@ -170,7 +170,7 @@ def test_a_killed_thinker_is_a_503_of_vllms_own_routes(server, http):
     for engine in engines:
         os.kill(engine, signal.SIGSTOP)  # so that nobody's answer is complete before the blow
     asyncio.run(story())
-    assert "thinker" in ready_within(http, 503, 1).json()["reason"]
+    ready_within(http, 503, 1, naming="thinker")  # the talker may have been killed before, and be named alone at first
     for engine in engines:
         with suppress(ProcessLookupError):
             os.kill(engine, signal.SIGCONT)
