@@ -130,6 +130,8 @@ class World:
         if record.settled:
             return
         generation = self.generation[forward.stage, replica]
+        if not record.plan.hands_over(forward.stage):
+            companions = ()  # as in the runtime: nobody would see them
         opened(record, forward.stage, forward.part, samples, companions)
         for index in (*range(samples), *(~number for number in range(len(companions)))):
             lease = self.table.open_lease(record, forward.stage, forward.part, index, replica, generation)
