@@ -6,7 +6,6 @@ hosted class and survives whatever that raises. Each item that came ends in exac
 
 from __future__ import annotations
 
-import contextlib
 import heapq
 import itertools
 import math
@@ -92,12 +91,12 @@ class Batcher:
         self._live: dict[str, _Live] = {}
         # Bounded by the host: it leaves no more than MAX_PENDING_CALLS unanswered.
         self._calls: deque[wire.Call] = deque()
-        self._calling = False
+        self._inside = _Inside(status, clock)
 
     @property
     def idle(self) -> bool:
         """Whether a round would do nothing: there is no work, or a call is at work on the model."""
-        return self._calling or not (self._waiting or self._live or self._calls)
+        return self._inside.calling or not (self._waiting or self._live or self._calls)
 
     @property
     def at_work(self) -> tuple[Item, ...]:
@@ -114,7 +113,7 @@ class Batcher:
             case wire.Call():
                 self._calls.append(message)
             case Called(result=result):
-                self._calling = False
+                self._inside.calling = False
                 self._say(result)
 
     def round(self) -> None:
@@ -157,7 +156,7 @@ class Batcher:
                 heapq.heappush(self._waiting, entry)
                 return
             try:
-                with self._inside():
+                with self._inside:
                     chunks = iter(self._generator.start(item))
             except Exception as error:
                 self._fail(item.key, error)
@@ -176,7 +175,7 @@ class Batcher:
         if not self._live:
             return
         try:
-            with self._inside():
+            with self._inside:
                 self._step(self.at_work)
         except Exception as error:
             for key in list(self._live):
@@ -186,7 +185,7 @@ class Batcher:
     def _advance(self, live: _Live) -> None:
         key = live.item.key
         try:
-            with self._inside():
+            with self._inside:
                 chunk = next(live.chunks, None)
             self._status.made += 1
             if isinstance(chunk, Step):
@@ -227,7 +226,7 @@ class Batcher:
         if close is None:
             return
         try:
-            with self._inside():
+            with self._inside:
                 close()
         except Exception:
             traceback.print_exc(file=sys.stderr)
@@ -244,7 +243,7 @@ class Batcher:
         if not callable(method):
             self._say(wire.CallResult(call.id, error=f"{type(self._generator).__name__} has no method {call.method!r}"))
             return
-        self._calling = True
+        self._inside.calling = True
         self._aside(lambda: Called(self._answer(call, method)))
 
     def _answer(self, call: wire.Call, method: Callable[..., Any]) -> wire.CallResult:
@@ -257,21 +256,28 @@ class Batcher:
         finally:
             self._status.busy_since = None
 
-    @contextlib.contextmanager
-    def _inside(self) -> Iterator[None]:
-        """Inside the class: if this never ends, ``busy_since`` shows it. During a call it speaks of the call."""
-        if self._calling:
-            yield
-            return
-        self._status.busy_since = self._clock()
-        try:
-            yield
-        finally:
-            self._status.busy_since = None
-
     def _say(self, message: wire.Message) -> None:
         """Raises TypeError or ValueError for a message that the host could not read: the class's values are in it."""
         self._post(message, _frames(message))
+
+
+class _Inside:
+    """Inside the class: if this never ends, ``busy_since`` shows it. During a call it speaks of the call.
+
+    Entered several times per step, which is why it is no generator.
+    """
+
+    def __init__(self, status: Status, clock: Callable[[], float]) -> None:
+        self._status, self._clock = status, clock
+        self.calling = False
+
+    def __enter__(self) -> None:
+        if not self.calling:
+            self._status.busy_since = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        if not self.calling:
+            self._status.busy_since = None
 
 
 def _frames(message: wire.Message) -> list[wire.Frame]:

@@ -86,10 +86,7 @@ def _work(inbox: queue.SimpleQueue[Inward], batcher: Batcher) -> NoReturn:
 
 
 def _next(inbox: queue.SimpleQueue[Inward]) -> Inward | None:
-    try:
-        return inbox.get_nowait()
-    except queue.Empty:
-        return None
+    return None if inbox.empty() else inbox.get_nowait()  # nobody else takes from it
 
 
 if __name__ == "__main__":
