@@ -5,14 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 REQUIREMENTS := requirements/cpu.txt requirements/demo.txt requirements/diffusion.txt requirements/serve.txt requirements/dev.txt
 STAMP := $(VENV)/.setup-done
+OMNI_VENV := .venv-omni
+OMNI_BIN := $(OMNI_VENV)/bin
+OMNI_STAMP := $(OMNI_VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-fast fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
+.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
+	@echo "make test-omni  set up a second environment with vLLM-Omni and test its models on our runtime"
 	@echo "make browser    install a chromium for the tests of the web page, where that can be done"
 	@echo "make fuzz       requests from the server's own OpenAPI, on fakes and on tiny-omni (N=300 for each operation)"
 	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
@@ -39,6 +43,23 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	@$(BIN)/python -c 'import trio, zmq, msgspec, torch, transformers, vllm, diffusers, hibari, onnxruntime, pocketsphinx, soxr, omni_actors; print("   vllm", vllm.__version__, "torch", torch.__version__, "trio", trio.__version__)' 2> $(VENV)/import.log || { cat $(VENV)/import.log; exit 1; }
 	@touch $@
 
+# vLLM-Omni wants another vLLM and another transformers than ours: an environment of its own.
+setup-omni: $(OMNI_STAMP)
+
+$(OMNI_STAMP): requirements/omni.txt tools/omni_venv.py pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "omni_actors needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V). Try: make $(MAKECMDGOALS) PYTHON=python3.11"; exit 1; }
+	@echo "== setup-omni 1/5: a virtual environment in $(OMNI_VENV)"
+	@test -x $(OMNI_BIN)/python || $(PYTHON) -m venv $(OMNI_VENV)
+	@echo "== setup-omni 2/5: about 200 pinned packages (vLLM-Omni, CPU build of vLLM and torch, 3 GB; a few minutes)"
+	@$(OMNI_BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/omni.txt
+	@echo "== setup-omni 3/5: torchvision and torchaudio without their CUDA parts"
+	@$(OMNI_BIN)/python tools/omni_venv.py
+	@echo "== setup-omni 4/5: omni_actors itself, editable"
+	@$(OMNI_BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@echo "== setup-omni 5/5: is ours the platform that vLLM-Omni finds?"
+	@VLLM_LOGGING_LEVEL=ERROR $(OMNI_BIN)/python -c 'import torchvision, vllm_omni, omni_actors; from vllm_omni.platforms import current_omni_platform as platform; print("   vllm-omni", vllm_omni.__version__, "on", type(platform).__name__); assert type(platform).__name__ == "CPUOmniPlatform"' 2> $(OMNI_VENV)/import.log || { cat $(OMNI_VENV)/import.log; exit 1; }
+	@touch $@
+
 # For the tests of the web page, which are skipped without one (and fail where OMNI_ACTORS_BROWSER=required).
 browser:
 	@for name in chromium chromium-browser google-chrome google-chrome-stable; do command -v $$name >/dev/null && exit 0; done; \
@@ -59,6 +80,9 @@ test: setup browser
 
 test-fast: setup browser
 	$(BIN)/python -m pytest -m "not engine"
+
+test-omni: setup-omni
+	$(OMNI_BIN)/python -m pytest -o faulthandler_timeout=900 tests/omni
 
 fuzz: setup
 	OMNI_ACTORS_FUZZ_EXAMPLES=$(or $(N),300) $(BIN)/python -m pytest tests/serve -k "openapi_get_no_5xx"
@@ -97,4 +121,4 @@ train: setup
 	$(BIN)/python training/train_painter.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(OMNI_VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

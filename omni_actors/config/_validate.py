@@ -30,6 +30,9 @@ _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
 _MAY_BE_ZERO = frozenset({"drain_s", "abort_s", "stop_s", "placement_s", "backoff_first_s", "backoff_max_s"})
 """Durations for which 0 means something: at once, no waiting. The others would make every start or call fail."""
 
+_CHUNKING = frozenset({"vllm-omni", "fake-core"})
+"""Engine kinds whose engines hand results to each other."""
+
 
 @attrs.frozen
 class Problem:
@@ -104,9 +107,8 @@ def _stage(stage: StageSpec, spec: PipelineSpec, kinds: Collection[str]) -> Iter
     if stage.transform is None and producers > 1:
         hint = "a stage with several inputs needs one"
         yield Problem((), f"{producers} inputs and no transform", hint, joint=True)
-    names = [one.name for one in spec.stages]
     for index, edge in enumerate(stage.inputs):
-        for problem in _edge(stage, index, names):
+        for problem in _edge(stage, index, spec):
             yield attrs.evolve(problem, path=("inputs", index, *problem.path))
         yield from _numbers(edge, ("inputs", index), None)
     yield from _files(stage)
@@ -131,11 +133,12 @@ def _words(stage: StageSpec, kinds: Collection[str]) -> Iterator[Problem]:
 
 
 def _read_whole(name: str, spec: PipelineSpec) -> bool:
-    return any(edge.stage == name and edge.mode != "segments" for stage in spec.stages for edge in stage.inputs)
+    return any(edge.stage == name and edge.mode == "whole" for stage in spec.stages for edge in stage.inputs)
 
 
-def _edge(stage: StageSpec, index: int, names: list[str]) -> Iterator[Problem]:
+def _edge(stage: StageSpec, index: int, spec: PipelineSpec) -> Iterator[Problem]:
     edge: InputSpec = stage.inputs[index]
+    names = [each.name for each in spec.stages]
     if edge.stage == stage.name:
         yield Problem(("stage",), f"stage '{stage.name}' is its own input")
     elif edge.stage not in names:
@@ -149,15 +152,26 @@ def _edge(stage: StageSpec, index: int, names: list[str]) -> Iterator[Problem]:
         yield Problem(("mode",), f"unknown mode {short(edge.mode)}", did_you_mean(edge.mode, get_args(EdgeMode)))
     if edge.mode == "segments" and edge.split is None:
         yield Problem((), "mode 'segments' needs a split", "write split: package.module:name", joint=True)
-    if edge.mode == "segments" and len(stage.inputs) > 1:
+    if edge.mode in ("segments", "chunks") and len(stage.inputs) > 1:
         hint = "cut in the producer's other consumer, or use mode: whole"
-        yield Problem(("mode",), "mode 'segments' into a stage with several inputs", hint, joint=True)
+        yield Problem(("mode",), f"mode '{edge.mode}' into a stage with several inputs", hint, joint=True)
     if edge.mode == "chunks":
-        yield Problem(("mode",), "mode 'chunks' is not supported yet", "use mode: whole or mode: segments")
+        yield from _chunks(stage, edge, spec)
     if edge.mode != "segments" and edge.split is not None:
         yield Problem(("split",), f"mode '{edge.mode}' has no split", "write mode: segments", joint=True)
     if edge.split is not None and not is_dotted(edge.split):
         yield Problem(("split",), f"{short(edge.split)} is not a dotted path", "write package.module:name")
+
+
+def _chunks(stage: StageSpec, edge: InputSpec, spec: PipelineSpec) -> Iterator[Problem]:
+    """The engines themselves hand the chunks over, so both must be of a kind that does."""
+    engines = {each.engine for each in spec.stages if each.name in (stage.name, edge.stage)}
+    if len(engines) > 1 or not engines <= _CHUNKING:
+        problem = "mode 'chunks' between engines that hand nothing to each other"
+        yield Problem(("mode",), problem, "use mode: whole or mode: segments", joint=True)
+    if stage.transform is None:
+        hint = "name the function that makes this stage's prompt of what its producer has said first"
+        yield Problem(("mode",), "mode 'chunks' needs a transform", hint, joint=True)
 
 
 def is_local(model: str) -> bool:

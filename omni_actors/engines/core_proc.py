@@ -21,11 +21,14 @@ import sys
 import threading
 import time
 from multiprocessing.util import Finalize
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from omni_actors.engines._lifeline import kill_members, read_payload
 
-__all__ = ["Termination", "main"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Termination", "end_worker_quickly", "host", "main"]
 
 BAD_ARGUMENTS = 2
 FAILED = 1
@@ -80,18 +83,30 @@ class Termination:
 
 def main() -> NoReturn:
     """Run the engine until SIGTERM. Never returns."""
+    host(_configure, _run)
+
+
+def host(
+    configure: Callable[[dict[str, Any]], tuple[Any, type[Any]]],
+    run: Callable[[Any, type[Any], dict[str, Any]], None],
+) -> NoReturn:
+    """Run an engine core: ``configure`` makes a configuration and an executor of the payload, ``run`` serves them.
+
+    Never returns.
+    """
     payload = read_payload()
     termination = Termination()
     _set_defaults()
     _end_quickly()
     try:
-        config, executor = _configure(payload["engine_args"])
+        config, executor = configure(payload)
     except Exception as error:
         _leave(BAD_ARGUMENTS, f"no engine can be made of these arguments: {_words(error)}")
     try:
-        _run(config, _announcing(executor, termination), payload)
+        run(config, _announcing(executor, termination), payload)
     except SystemExit as end:
-        _leave(end.code if isinstance(end.code, int) else 0)
+        # From here on SIGTERM is a clean stop, in whatever number an engine says so.
+        _leave(end.code if isinstance(end.code, int) and end.code != TERMINATED else 0)
     except Exception as error:
         _leave(FAILED, f"the engine failed: {_words(error)}")
     _leave(0)
@@ -111,7 +126,7 @@ def _end_quickly() -> None:
     gc.unfreeze = unfreeze_unless_ending
 
 
-def _end_worker_quickly() -> None:
+def end_worker_quickly() -> None:
     """For vLLM's worker: after a clean end and every other exit handler, leave without the interpreter's teardown."""
     clean: list[bool] = []
     # Runs while multiprocessing ends the process's function: an exception on its way out is visible there.
@@ -128,12 +143,12 @@ def _set_defaults() -> None:
         os.environ.setdefault("VLLM_RPC_BASE_PATH", scratch)
 
 
-def _configure(engine_args: dict[str, Any]) -> tuple[Any, type[Any]]:
+def _configure(payload: dict[str, Any]) -> tuple[Any, type[Any]]:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.executor import Executor
 
-    config = AsyncEngineArgs(**engine_args).create_engine_config(usage_context=UsageContext.ENGINE_CONTEXT)
+    config = AsyncEngineArgs(**payload["engine_args"]).create_engine_config(usage_context=UsageContext.ENGINE_CONTEXT)
     return config, Executor.get_class(config)
 
 
@@ -177,4 +192,4 @@ def _leave(code: int, words: str = "") -> NoReturn:
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__":  # a spawned worker imports its parent's main module under this name
-    _end_worker_quickly()
+    end_worker_quickly()

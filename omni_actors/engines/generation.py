@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gc
 import os
-import queue
 import sys
 import threading
 import traceback
@@ -27,6 +26,7 @@ from omni_actors.engines._lifeline import read_payload
 from omni_actors.wire import omni as wire
 
 if TYPE_CHECKING:
+    import queue
     from collections.abc import Callable, Mapping
 
 __all__ = ["Chunk", "Generator", "Item", "Step", "main"]

@@ -5,6 +5,9 @@ A *plan* is the sub-graph that the requested modalities need. Stages outside it 
 Where an edge has mode ``segments`` its consumer works in *parts*, one per segment; parts are inherited by the
 consumers downstream that have this one producer. A fan-in (two producers or more) waits for everything and works on
 the whole, in one part.
+
+Where an edge has mode ``chunks`` the engines hand their results to each other in pieces; its consumer is opened as soon
+as the first stage of such a chain, its *head*, has made its first output.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Edge:
     """From ``source`` to the node that holds it. ``split`` is set exactly for mode ``segments``."""
 
     source: str
-    mode: Literal["whole", "segments"] = "whole"
+    mode: Literal["whole", "segments", "chunks"] = "whole"
     split: Split | None = None
     split_name: str = ""
     parts_in_flight: int = 4
@@ -41,13 +44,18 @@ class Node:
     output: str | None = None
     edges: tuple[Edge, ...] = ()
 
+    @property
+    def chained(self) -> bool:
+        """Whether its input comes in chunks."""
+        return any(edge.mode == "chunks" for edge in self.edges)
+
 
 @attrs.frozen(kw_only=True)
 class Plan:
     """One request's sub-graph, in topological order. Shared by all requests that ask for the same modalities.
 
     ``roots``: the stages that get the prompt. ``direct``: those that the user alone listens to; every output of theirs
-    goes straight on.
+    goes straight on. ``heads``: those whose first output opens a chain of chunks.
     """
 
     order: tuple[Node, ...]
@@ -56,6 +64,7 @@ class Plan:
     consumers: Mapping[str, tuple[tuple[Node, Edge], ...]]
     partitioned: frozenset[str]
     direct: frozenset[str]
+    heads: frozenset[str]
     index: Mapping[str, int]
 
     @property
@@ -64,12 +73,14 @@ class Plan:
         return next(node.name for node in reversed(self.order) if node.name in self.finals)
 
     def streams(self, stage: str) -> bool:
-        """Whether somebody wants this stage's partial outputs: the user, or a splitter."""
-        return stage in self.finals or any(edge.mode == "segments" for _, edge in self.consumers[stage])
+        """Whether somebody wants this stage's partial outputs: the user, a splitter, or a chain for its start."""
+        if stage in self.finals or stage in self.heads:
+            return True
+        return any(edge.mode == "segments" for _, edge in self.consumers[stage])
 
     def hands_over(self, stage: str) -> bool:
-        """Whether a consumer gets this stage's results, and its companions' with them. A splitter's gets text."""
-        return any(edge.mode != "segments" for _, edge in self.consumers[stage])
+        """Whether a consumer gets this stage's results, all of them, and its companions' with them."""
+        return any(edge.mode == "whole" for _, edge in self.consumers[stage])
 
 
 class Graph:
@@ -120,6 +131,11 @@ class Graph:
             consumers={name: tuple(found) for name, found in consumers.items()},
             partitioned=self._partitioned & needed,
             direct=frozenset(name for name in finals if not consumers[name]),
+            heads=frozenset(
+                node.name
+                for node in order
+                if not node.chained and any(each.chained for each, _ in consumers[node.name])
+            ),
             index={node.name: number for number, node in enumerate(self.order)},
         )
 
@@ -140,8 +156,10 @@ def _check_edge(node: Node, edge: Edge) -> None:
         raise ConfigError(f"{edge.source!r} is an input twice", stage=node.name)
     if (edge.mode == "segments") != (edge.split is not None):
         raise ConfigError(f"input {edge.source!r}: a split belongs to mode 'segments', and only there", stage=node.name)
-    if edge.mode == "segments" and len(node.edges) > 1:
-        problem = f"input {edge.source!r} comes in segments, but a stage with several inputs works on the whole of them"
+    if edge.mode != "whole" and len(node.edges) > 1:
+        problem = (
+            f"input {edge.source!r} comes in {edge.mode}, but a stage with several inputs works on the whole of them"
+        )
         raise ConfigError(problem, stage=node.name)
     if edge.parts_in_flight < 1:
         raise ConfigError(f"input {edge.source!r}: parts_in_flight must be at least 1", stage=node.name)
@@ -153,9 +171,10 @@ def _partitioned(order: Sequence[Node]) -> frozenset[str]:
         if len(node.edges) != 1:
             continue
         (edge,) = node.edges
-        if edge.mode == "segments" and edge.source in found:
+        if edge.mode != "whole" and edge.source in found:
+            verb = "cut again" if edge.mode == "segments" else "handed over in chunks"
             raise ConfigError(
-                f"its producer {edge.source!r} already works in segments: they cannot be cut again", stage=node.name
+                f"its producer {edge.source!r} already works in segments: they cannot be {verb}", stage=node.name
             )
         if edge.mode == "segments" or edge.source in found:
             found.add(node.name)

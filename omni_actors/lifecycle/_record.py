@@ -57,7 +57,8 @@ class RequestView:
 class StageResult:
     """Everything that one part and choice of a stage made. ``tensors``: name -> its pieces, in order.
 
-    ``companions``: what the stage's companion works made, by name; only in what a transform is given.
+    ``companions``: what the stage's companion works made, by name; only in what a transform is given. ``native``: the
+    engine's own last output object of text (see ``TextChunk``).
     """
 
     stage: str
@@ -69,6 +70,7 @@ class StageResult:
     meta: Mapping[str, Any] = attrs.field(factory=dict)
     finish_reason: str | None = None
     companions: Mapping[str, StageResult] = attrs.field(factory=dict)
+    native: Any = attrs.field(default=None, repr=False, eq=False)
 
     @classmethod
     def of(cls, stage: str, part: int, index: int, made: Sequence[Made]) -> StageResult:
@@ -89,6 +91,7 @@ class StageResult:
             tensors={name: tuple(pieces) for name, pieces in tensors.items()},
             meta=meta,
             finish_reason=reasons[-1] if reasons else None,
+            native=made[-1].native if made else None,
         )
 
 
@@ -177,12 +180,15 @@ class Made:
     tensors: dict[str, list[Any]] = attrs.field(factory=dict)
     meta: dict[str, Any] = attrs.field(factory=dict)
     finish_reason: str | None = None
+    native: Any = None
 
     def add(self, payload: Payload) -> None:
         """One payload more."""
         if isinstance(payload, TextChunk):
             self.texts.append(payload.text)
             self.token_ids += payload.token_ids
+            if payload.native is not None:
+                self.native = payload.native
         elif isinstance(payload, TensorChunk):
             self.meta.update(payload.meta)
             for name, tensor in payload.tensors.items():

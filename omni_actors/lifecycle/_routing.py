@@ -46,7 +46,7 @@ class Forward:
 
 @attrs.frozen
 class Finish:
-    """Everything the user asked for is there."""
+    """Everything the user asked for is there, and nobody works on it any more."""
 
 
 @attrs.frozen
@@ -81,11 +81,14 @@ def produced(
     if index < 0:
         _keep_companion(progress, mine.companions[~index], payload, finished, now)
     elif payload is not None:
+        begins = stage in record.plan.heads and not (mine.answered or finished)
         _keep(progress, mine, index, payload, now)
         if stage in record.plan.finals:
             _deliver(record, progress, part, index, payload, decisions)
         if index == 0 and record.plan.consumers[stage] and isinstance(payload, TextChunk):
             _cut(record, stage, payload.text, decisions)
+        if begins:
+            decisions += advance(record)
     if finished:
         decisions += _finished(record, progress, mine, index)
     return decisions
@@ -212,11 +215,11 @@ def _split_failed(consumer: StageProgress, edge: Edge, error: Exception) -> Fail
 
 
 def advance(record: Record) -> list[Decision]:
-    """Open everything that can be opened; finish when every stage that the user asked for is complete."""
+    """Open everything that can be opened; finish when every stage of the plan is complete."""
     decisions: list[Decision] = []
     for node in record.plan.order:
         decisions += _open(record, record.stages[node.name])
-    if all(record.stages[name].complete for name in record.plan.finals):
+    if all(progress.complete for progress in record.stages.values()):
         decisions.append(Finish())
     return decisions
 
@@ -225,6 +228,8 @@ def _open(record: Record, progress: StageProgress) -> list[Decision]:
     edges = progress.node.edges
     if len(edges) == 1 and edges[0].mode == "segments":
         return _open_segments(progress, edges[0])
+    if progress.node.chained:
+        return _open_chain(record, progress, edges[0].source)
     if progress.node.name in record.plan.partitioned:
         return _open_inherited(record, progress, edges[0])
     if progress.opened or not all(record.stages[edge.source].complete for edge in edges):
@@ -239,6 +244,24 @@ def _open_segments(progress: StageProgress, edge: Edge) -> list[Decision]:
         segment = StageResult(stage=edge.source, part=progress.opened, text=progress.segments.popleft())
         decisions.append(_forward(progress, {edge.source: segment}))
     return decisions
+
+
+def _open_chain(record: Record, progress: StageProgress, source: str) -> list[Decision]:
+    """``upstream`` is what all before it in the chain have made so far, its head first."""
+    if progress.opened or not _begun(record, source):
+        return []
+    chain = [source]
+    while (node := record.stages[chain[0]].node).chained:
+        chain.insert(0, node.edges[0].source)
+    return [_forward(progress, {name: _whole(record.stages[name]) for name in chain})]
+
+
+def _begun(record: Record, source: str) -> bool:
+    """Whether a chain has got this far: its head has made something, what follows is open."""
+    progress = record.stages[source]
+    if progress.node.chained:
+        return progress.opened > 0
+    return progress.complete or any(part.answered or part.spoken for part in progress.parts.values())
 
 
 def _open_inherited(record: Record, progress: StageProgress, edge: Edge) -> list[Decision]:

@@ -49,7 +49,7 @@ FATES = tuple(f"terminal {kind.value}" for kind in Kind)
 FAULTS = tuple(f"fault {name}" for name in ("kill", "stall", "resume", "exit", *INJECTED))
 COMPANIONS = tuple(f"companion {fate}" for fate in ("early", "late", "dead"))
 STEPS = tuple(f"step {fate}" for fate in ("shown", "shared", "aborted", "stuck"))
-SHAPES = tuple(f"edge {name}" for name in ("whole", "segments", "fan-in", "fan-out"))
+SHAPES = tuple(f"edge {name}" for name in ("whole", "segments", "chunks", "fan-in", "fan-out"))
 
 
 @attrs.frozen(kw_only=True)

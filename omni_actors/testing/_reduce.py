@@ -111,7 +111,7 @@ def _bridged(stage: Stage, gone: Stage) -> Stage:
     if gone.name not in stage.inputs:
         return stage
     inputs = tuple(dict.fromkeys(n for name in stage.inputs for n in (gone.inputs if name == gone.name else (name,))))
-    return msgspec.structs.replace(stage, inputs=inputs, segments=False)
+    return msgspec.structs.replace(stage, inputs=inputs, segments=False, chunks=False)
 
 
 def _elsewhere(op: Op, gone: str, made: set[Any]) -> Op:

@@ -190,7 +190,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, dict) or hasattr(value, "items"):
         return "{" + ", ".join(f"{key!r}: {_shown(item)}" for key, item in value.items()) + "}"
     if attrs.has(type(value)):
-        fields = [field for field in attrs.fields(type(value)) if getattr(value, field.name)]
+        fields = [field for field in attrs.fields(type(value)) if field.repr and getattr(value, field.name)]
         inner = ", ".join(f"{field.name}={_SHORT.repr(getattr(value, field.name))}" for field in fields)
         return f"{type(value).__name__}({inner})"
     return _SHORT.repr(value)

@@ -108,6 +108,7 @@ _GUIDED: SearchStrategy[dict[str, Any]] = st.sampled_from(
 """Of an LLM with companions: the one called long goes on while its main work has ended, or is refused."""
 _CUT = some(_DEADLINES, one_in=6)
 _HOW = st.sampled_from(("chain", "chain", "any", "several", "root"))
+_EDGES = st.sampled_from(("whole", "segments", "chunks"))
 _OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
     "core": st.sampled_from((None, "text")),
     "omni": st.sampled_from((None, "audio", "image")),
@@ -117,10 +118,13 @@ _OUTPUTS: Mapping[Wire, SearchStrategy[Any]] = {
 @st.composite
 def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
     """One to five stages: a DAG with fan-out and fan-in, both wires, edges in segments where they are legal. Now and
-    then one that answers, speaks and paints at once.
+    then one that answers, speaks and paints at once, or one whose LLMs hand chunks to each other.
     """
-    if max_stages >= MAX_STAGES and draw(_TEN) == 9:
+    shape = draw(_TEN) if max_stages >= MAX_STAGES else 0
+    if shape == 9:
         return draw(_branching())
+    if shape == 8:
+        return draw(_chain())
     made: list[Stage] = []
     parts: set[str] = set()
     for name in _NAMES[:max_stages]:
@@ -132,7 +136,7 @@ def pipelines(draw: DrawFn, max_stages: int = MAX_STAGES) -> tuple[Stage, ...]:
             parts.add(stage.name)
         made.append(stage)
     read = {name for stage in made for name in stage.inputs}
-    whole = {name for stage in made if not stage.segments for name in stage.inputs}
+    whole = {name for stage in made if not (stage.segments or stage.chunks) for name in stage.inputs}
     ended = (stage if stage.output or stage.name in read else with_output(stage) for stage in made)
     # Companions that nobody gets to see would be refused.
     return tuple(msgspec.structs.replace(stage, companions=stage.companions and stage.name in whole) for stage in ended)
@@ -155,6 +159,17 @@ def _branching(draw: DrawFn) -> tuple[Stage, ...]:
     )  # fmt: skip
 
 
+@st.composite
+def _chain(draw: DrawFn) -> tuple[Stage, ...]:
+    """A thinker and a talker that work at the same time, and a vocoder that waits for the talker's end."""
+    core, omni = behaviours("core"), behaviours("omni")
+    return (
+        Stage(name="a", output="text", replicas=draw(_REPLICAS), behaviour=draw(core)),
+        Stage(name="b", inputs=("a",), chunks=True, cheap=draw(_CHEAP), replicas=draw(_REPLICAS), behaviour=draw(core)),
+        Stage(name="c", wire="omni", inputs=("b",), output="audio", behaviour=draw(omni), deadlines=draw(_CUT)),
+    )
+
+
 def with_output(stage: Stage) -> Stage:
     """Whoever has no consumer has an output, or would never get work."""
     return msgspec.structs.replace(stage, output="text" if stage.wire == "core" else "audio")
@@ -168,12 +183,15 @@ def _stage(draw: DrawFn, name: str, before: tuple[Stage, ...], parts: frozenset[
     companions = draw(_TEN) >= 6
     steps = wire == "omni" and draw(_BOOLEANS)
     guided = draw(_GUIDED) if companions and wire == "core" else {}
+    edge = draw(_EDGES) if len(inputs) == 1 and inputs[0] in cores - parts else "whole"
+    chunks = edge == "chunks" and wire == "core"
     return Stage(
         name=name,
         wire=wire,
         inputs=inputs,
-        segments=len(inputs) == 1 and inputs[0] in cores - parts and draw(_BOOLEANS),
-        plain=wire == "core" and len(inputs) == 1 and inputs[0] in cores and draw(_BOOLEANS),
+        segments=edge == "segments",
+        chunks=chunks,
+        plain=wire == "core" and len(inputs) == 1 and inputs[0] in cores and not chunks and draw(_BOOLEANS),
         output=draw(_OUTPUTS[wire]),
         replicas=draw(_REPLICAS),
         cheap=draw(_CHEAP),

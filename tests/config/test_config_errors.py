@@ -56,7 +56,7 @@ MISTAKES = {
     "chunks": Mistake(
         "inputs: [{stage: talker, mode: segments, split: pkg.text:sentences}]",
         "inputs: [{stage: talker, mode: chunks}]",
-        17, "$.stages.vocoder.inputs[0].mode", "mode 'chunks' is not supported yet", "mode: segments",
+        17, "$.stages.vocoder.inputs[0].mode", "engines that hand nothing to each other", "mode: segments",
     ),
     "typo key": Mistake(
         "    model: ./", "    modle: ./", 7, "$.stages.thinker.modle",

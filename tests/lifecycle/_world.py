@@ -59,6 +59,8 @@ def graphs(draw):
             elif draw(st.booleans()):
                 edges = [Edge(source=sources[0], mode="segments", split=keep_dots, parts_in_flight=window)]
                 in_parts.add(name)
+            elif draw(st.booleans()):
+                edges = [Edge(source=sources[0], mode="chunks")]
         output = draw(st.sampled_from([None, "text", "audio", "image"]))
         nodes.append(Node(name=name, output=output, edges=tuple(edges)))
     nodes.append(Node(name="end", output="video", edges=(Edge(source=nodes[-1].name),)))
@@ -206,6 +208,9 @@ class World:
     def check_inputs(self, record, forward):
         """I9: an input is what its producers made, all of it, and made before."""
         edges = record.stages[forward.stage].node.edges
+        if record.stages[forward.stage].node.chained:
+            self.check_chain(record, forward)
+            return
         assert set(forward.upstream) == {edge.source for edge in edges}
         for edge in edges:
             source, given_text = record.stages[edge.source], forward.upstream[edge.source].text
@@ -220,6 +225,18 @@ class World:
             if edge.mode != "segments":
                 parts = [forward.part] if forward.stage in record.plan.partitioned else range(source.opened)
                 self.check_companions(record, edge.source, parts, forward.upstream[edge.source].companions)
+
+    def check_chain(self, record, forward):
+        """It has begun, and what is handed over is what the stages before have said so far, in their order."""
+        *inner, head = reversed(forward.upstream)
+        assert [record.stages[name].node.edges[0].source for name in inner] == [*inner[1:], head][: len(inner)]
+        assert record.stages[forward.stage].node.edges[0].source == next(reversed(forward.upstream))
+        assert not record.stages[head].node.chained
+        assert all(record.stages[name].node.chained for name in inner)
+        assert all(record.stages[name].opened == 1 for name in inner)
+        assert record.stages[head].parts[0].answered or record.stages[head].parts[0].spoken
+        for name, result in forward.upstream.items():
+            assert result.text == self.heard(record, name, range(record.stages[name].opened))
 
     def check_companions(self, record, stage, parts, given):
         """A consumer gets every companion of its producer, with all that each of them said, when all have finished."""

@@ -19,6 +19,10 @@ def node(name, *sources, output=None):
     return Node(name=name, output=output, edges=tuple(s if isinstance(s, Edge) else Edge(source=s) for s in sources))
 
 
+def chunks(source):
+    return Edge(source=source, mode="chunks")
+
+
 def segments(source, **more):
     return Edge(source=source, mode="segments", split=by_dot, split_name="tests:by_dot", **more)
 
@@ -80,6 +84,19 @@ def test_fan_out_lists_every_consumer_with_its_edge():
     assert plan.consumers["vocoder"] == ()
 
 
+def test_a_chain_of_chunks_has_a_head_whose_first_output_is_wanted():
+    graph = Graph(
+        [node("a"), node("b", chunks("a")), node("c", chunks("b"), output="audio"), node("d", "a", output="x")]
+    )
+    plan = graph.plan(None)
+    assert plan.heads == {"a"}
+    assert [plan.streams(name) for name in "abc"] == [True, False, True]
+    assert [plan.hands_over(name) for name in "abc"] == [True, False, False]
+    assert graph.plan(["x"]).heads == set()
+    assert not graph.plan(["x"]).streams("a")
+    assert plan.partitioned == set()
+
+
 def test_parts_are_inherited_until_a_fan_in_joins_them():
     graph = Graph(OMNI)
     assert graph.plan(None).partitioned == {"talker", "vocoder"}
@@ -127,6 +144,8 @@ def test_one_modality_may_come_from_two_stages():
         ([node("a"), node("b", Edge(source="a", mode="segments"), output="text")], "a split belongs to"),
         ([node("a"), node("b", Edge(source="a", split=by_dot), output="text")], "a split belongs to"),
         ([node("a"), node("b", segments("a", parts_in_flight=0), output="text")], "at least 1"),
+        ([node("a"), node("b", segments("a")), node("c", chunks("b"), output="audio")], "handed over in chunks"),
+        ([node("a"), node("b"), node("c", chunks("a"), "b", output="text")], "'a' comes in chunks"),
     ],
 )
 def test_a_graph_that_cannot_work_is_refused(nodes, words):

@@ -70,7 +70,7 @@ def test_who_gave_no_reason_does_not_hide_the_one_that_was_given():
 def test_nothing_made_is_an_empty_result():
     nothing = StageResult(stage="s")
     assert StageResult.of("s", 0, 0, ()) == nothing
-    assert attrs.astuple(nothing) == ("s", 0, 0, "", [], {}, {}, None, {})
+    assert attrs.astuple(nothing) == ("s", 0, 0, "", [], {}, {}, None, {}, None)
 
 
 def test_results_come_in_the_order_of_parts_and_choices():
@@ -177,7 +177,7 @@ def test_what_has_just_come_has_nothing_yet():
     fresh = record()
     assert (fresh.sink, fresh.priority, fresh.options, fresh.leases, fresh.terminal) == (None, 0, {}, {}, None)
     assert (fresh.state, fresh.settled, fresh.prompt_tokens) == (RequestState.ADMITTED, False, 0)
-    assert attrs.astuple(Made()) == ([], [], {}, {}, None)
+    assert attrs.astuple(Made()) == ([], [], {}, {}, None, None)
     stage = StageProgress(Node(name="s"))
     assert (stage.total, stage.opened, stage.done, stage.delivering, stage.rest) == (1, 0, 0, 0, "")
     assert (list(stage.segments), stage.parts, stage.complete) == ([], {}, False)

@@ -135,7 +135,8 @@ def test_a_killed_vocoder_fails_who_listens_and_not_who_reads(server, http):
         reading = [asyncio.ensure_future(ask(server.url, text)) for _ in range(8)]
         killed_at = asyncio.get_running_loop().time()
         os.kill(server.child("engines.generation"), signal.SIGKILL)
-        looking = asyncio.ensure_future(asyncio.to_thread(ready_within, http, 503, 1))  # it is back before the readers end
+        # From now on: it is back before the readers have ended.
+        looking = asyncio.ensure_future(asyncio.to_thread(ready_within, http, 503, 1))
         heard = await asyncio.gather(*listening)
         failed = [told for told in heard if told.status != 200]
         assert failed

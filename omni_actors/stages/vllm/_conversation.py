@@ -55,9 +55,9 @@ class _Lease:
         self.reason: str | None = None
         self.done = False
 
-    def put(self, output: Any) -> None:
+    def put(self, output: Any, payload: Payload | None = None) -> None:
         """One RequestOutput or PoolingRequestOutput, from within the ``TextProcessor``."""
-        finished, payload = output.finished, self._payload(output)
+        finished, payload = output.finished, payload or self._payload(output)
         released = finished and self.done and self.pieces is None
         self.owner.events.append(Produced(self.key, payload, finished, released))
         if finished:

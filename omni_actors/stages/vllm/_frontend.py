@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from omni_actors.config.specs import StageSpec
     from omni_actors.wire.vllm import CoreCodec, Meter, ReadyResponse, TextProcessor
 
-__all__ = ["VllmFrontend", "engine_args", "log_stats"]
+__all__ = ["VllmFrontend", "config_errors", "engine_args", "environ_kept", "log_stats"]
 
 _LOG = logging.getLogger("omni_actors.stages.vllm")
 _TASKS = "get_supported_tasks"
@@ -81,7 +81,7 @@ class VllmFrontend:
     def __init__(self, spec: StageSpec) -> None:
         self._stage, self.log_stats = spec.name, log_stats(spec)
         self.on_stats: Callable[[int, Any, Any], None] | None = None
-        with _environ_kept(), _config_errors(spec):
+        with environ_kept(), config_errors(spec):
             # vLLM sets its logging up when it is first imported, to stdout unless told: that belongs to our user.
             os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
             from vllm import AsyncEngineArgs
@@ -242,7 +242,8 @@ def _samples(request: Any, keys: Sequence[str]) -> list[Any]:
 
 
 @contextmanager
-def _environ_kept() -> Iterator[None]:
+def environ_kept() -> Iterator[None]:
+    """Undo what a library changes in ``os.environ``: children inherit it."""
     before = dict(os.environ)
     try:
         yield
@@ -253,11 +254,12 @@ def _environ_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _config_errors(spec: StageSpec) -> Iterator[None]:
+def config_errors(spec: StageSpec, who: str = "vLLM") -> Iterator[None]:
+    """Whatever is raised inside means that this stage won't do: a ConfigError, in the words of ``who``."""
     try:
         yield
     except Exception as error:
         # vLLM's config layer raises pydantic's, transformers' and its own errors; all mean that this spec won't do.
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         words = " ".join(lines[:4]) or type(error).__name__
-        raise ConfigError(f"vLLM refuses it: {words}", path=f"stages.{spec.name}", stage=spec.name) from error
+        raise ConfigError(f"{who} refuses it: {words}", path=f"stages.{spec.name}", stage=spec.name) from error

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._interface import CoreFrontend
 
-__all__ = ["VllmKind"]
+__all__ = ["VllmKind", "engine_env"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ENV = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
@@ -82,7 +82,7 @@ class VllmKind:
         """``engines.core_proc`` with the engine arguments as data. Raises ConfigError if they are not plain data."""
         from ._frontend import engine_args, log_stats
 
-        environment = _environment(spec)
+        environment = engine_env(spec)
         payload = {
             "env": environment,
             "engine_args": engine_args(spec),
@@ -117,7 +117,8 @@ def _check_model(spec: StageSpec) -> None:
         raise ConfigError(f"there is no model folder {spec.model}", path=path, stage=spec.name)
 
 
-def _environment(spec: StageSpec) -> dict[str, str]:
+def engine_env(spec: StageSpec) -> dict[str, str]:
+    """What the engine's process gets on top of ours."""
     environment = dict(_ENV)
     if _is_cpu_build():
         environment |= {name: value for name, value in _CPU_ENV.items() if name not in os.environ}

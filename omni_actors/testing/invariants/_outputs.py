@@ -369,6 +369,8 @@ def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, plan: Plan) -
     said = any(number < lease.added for other in mains for number in other.outputs)
     if edge.mode == "segments":
         problem = None if said else f"before its producer {edge.source} had said anything"
+    elif edge.mode == "chunks":
+        problem = _unbegun(request, lease, edge.source, plan)
     else:
         part = _lane(lease, request)[1]
         concerned = [other for other in producers if not inherited or _lane(other, request)[1] == part]
@@ -378,6 +380,17 @@ def _fed(facts: Facts, request: Request, lease: Lease, edge: Edge, plan: Plan) -
     if problem is not None:
         text = f"stage {lease.place[0]} got its input (lease {lease.key}) {when(facts, lease.added)}, {problem}"
         yield about(request, "I9", text, lease.added)
+
+
+def _unbegun(request: Request, lease: Lease, source: str, plan: Plan) -> str | None:
+    """A chain begins when its head has said something."""
+    nodes = {node.name: node for node in plan.order}
+    while nodes[source].chained:
+        source = nodes[source].edges[0].source
+    head = [other for other in request.leases if other.place[0] == source]
+    if any(number < lease.added for other in head for number in other.outputs):
+        return None
+    return f"before {source}, the head of its chain, had said anything"
 
 
 def _unmade(facts: Facts, request: Request, lease: Lease, source: str, producers: list[Lease]) -> str | None:

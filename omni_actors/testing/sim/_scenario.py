@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 import msgspec
 
-from omni_actors.config import Deadlines, InputSpec, Limits, Modality, PipelineSpec, StageSpec
+from omni_actors.config import Deadlines, EdgeMode, InputSpec, Limits, Modality, PipelineSpec, StageSpec
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,16 +27,18 @@ _FUNCTIONS = "omni_actors.testing.pipelines:"
 class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One node of a generated pipeline. ``wire``: an LLM on vLLM's wire, or an engine on the omni wire.
 
-    ``segments``: its one input comes in pieces. ``plain``: an LLM behind an LLM takes its tokens as they are, without a
-    transform. ``cheap``: its functions run inline. ``companions``: it works on a short and a long one beside its main
-    work, which an LLM ends after two tokens then: some stage must read it whole. ``behaviour`` and ``deadlines``:
-    fields of the fake's behaviour, and of ``Deadlines``.
+    ``segments``: its one input comes in pieces. ``chunks``: it is made from engine to engine (LLMs). ``plain``: an LLM
+    behind an LLM takes its tokens as they are, without a transform. ``cheap``: its functions run inline.
+    ``companions``: it works on a short and a long one beside its main work, which an LLM ends after two tokens then:
+    some stage must read it whole. ``behaviour`` and ``deadlines``: fields of the fake's behaviour, and of
+    ``Deadlines``.
     """
 
     name: str
     wire: Literal["core", "omni"] = "core"
     inputs: tuple[str, ...] = ()
     segments: bool = False
+    chunks: bool = False
     plain: bool = False
     output: Modality | None = None
     replicas: int = 1
@@ -47,7 +49,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def spec(self) -> StageSpec:
         """As the runtime takes it. Tokens and bytes flow on; several inputs are joined."""
-        mode: Literal["whole", "segments"] = "segments" if self.segments else "whole"
+        mode: EdgeMode = "segments" if self.segments else "chunks" if self.chunks else "whole"
         split = f"{_FUNCTIONS}fours" if self.segments else None
         transform = None
         if self.inputs and not self.plain:

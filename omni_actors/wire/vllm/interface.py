@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from omni_actors.lifecycle.events import Payload
+
 __all__ = ["CoreCodec", "Meter", "Sink", "StepOutput", "StepOutputs", "TextProcessor"]
 
 
@@ -36,8 +38,8 @@ class StepOutputs(Protocol):
 class Sink(Protocol):
     """Where a processor puts one lease's finished pieces. Called synchronously."""
 
-    def put(self, output: Any) -> None:
-        """One of vLLM's RequestOutputs or PoolingRequestOutputs."""
+    def put(self, output: Any, payload: Payload | None = None) -> None:
+        """One of vLLM's RequestOutputs or PoolingRequestOutputs; ``payload``: what it is to the user, if not text."""
 
     def put_text(self, text: str, token_ids: list[int]) -> None:
         """A piece in the middle that is nothing but text and tokens."""

@@ -1,0 +1,15 @@
+"""vLLM-Omni's models on our runtime: the engine kind ``vllm-omni``, and pipelines of its registry and deploy files.
+
+Its model code, workers, schedulers and connectors run as they are, in our engine processes; its entrypoint layer does
+not run at all. vLLM-Omni is imported lazily: this package costs nothing until a stage of this kind is used.
+"""
+
+from __future__ import annotations
+
+from ._handover import HandedOver, handed_over
+from ._kind import OmniKind
+from ._pipeline import pipeline
+
+__all__ = ["KIND", "HandedOver", "handed_over", "pipeline"]
+
+KIND = OmniKind()

@@ -1,0 +1,79 @@
+"""OmniKind: what the runtime has to know to run a vLLM-Omni LLM stage."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from omni_actors._errors import ConfigError
+from omni_actors.stages._interface import Frontend, Launch
+from omni_actors.stages.vllm._kind import VllmKind, engine_env
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from omni_actors.config.specs import StageSpec
+
+__all__ = ["SUPPORTED", "OmniKind"]
+
+SUPPORTED = "0.30"
+"""Of vLLM-Omni; it needs the same of vLLM."""
+
+
+class OmniKind(VllmKind):
+    """The engine kind ``vllm-omni`` (see ``EngineKind``). Its client is vLLM's: the wire is the same."""
+
+    def check(self, spec: StageSpec) -> None:
+        """Raises ConfigError where vLLM-Omni, or a version of it that we know, is not installed."""
+        try:
+            installed = version("vllm-omni")
+        except PackageNotFoundError:
+            installed = None
+        path = f"stages.{spec.name}.engine"
+        if installed is None:
+            hint = "install omni-actors[omni]"
+            raise ConfigError("vLLM-Omni is not installed", path=path, hint=hint, stage=spec.name)
+        if not installed.startswith(f"{SUPPORTED}."):
+            hint = f"this version of omni-actors runs vLLM-Omni {SUPPORTED}"
+            raise ConfigError(f"vLLM-Omni {installed} is installed", path=path, hint=hint, stage=spec.name)
+        if type(spec.engine_args.get("stage_id")) is not int:
+            path = f"stages.{spec.name}.engine_args.stage_id"
+            hint = "let omni_actors.vllm_omni.pipeline make the stages of a model"
+            raise ConfigError("which of the model's stages this is", path=path, hint=hint, stage=spec.name)
+
+    def frontend(self, spec: StageSpec) -> Frontend:
+        """Imports vLLM-Omni and makes the stage's configuration: seconds, in a thread. Raises ConfigError."""
+        from ._frontend import OmniFrontend
+
+        return OmniFrontend(spec)
+
+    def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
+        """``engines.stage_core`` with the stage as data. Raises ConfigError if its options are not plain data."""
+        from ._frontend import arguments
+
+        options, stage_id = arguments(spec)
+        surroundings = {**engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
+        payload: dict[str, Any] = {
+            "env": surroundings,
+            "model": spec.model,
+            "options": options,
+            "stage_id": stage_id,
+            "replica": replica,
+            "handshake": addresses["handshake"],
+        }
+        try:
+            packed = msgspec.msgpack.encode(payload)
+        except (TypeError, ValueError, OverflowError) as error:
+            words = f"engine arguments travel as plain data: {error}"
+            raise ConfigError(words, path=f"stages.{spec.name}.engine_args", stage=spec.name) from error
+        return Launch(
+            stage=spec.name,
+            replica=replica,
+            generation=generation,
+            argv=(spec.python or sys.executable, "-m", "omni_actors.vllm_omni.stage_core"),
+            env=surroundings,
+            payload=packed,
+        )

@@ -1,0 +1,54 @@
+"""Tiny models of vLLM-Omni's, one of each for a session. Where vLLM-Omni is not installed, nothing here is a test."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+collect_ignore_glob = [] if importlib.util.find_spec("vllm_omni") else ["*"]
+
+ENVIRONMENT = {
+    "OMNI_ACTORS_DETERMINISTIC": "1",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+"""The same for theirs and for ours."""
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """vLLM-Omni, imported in the test that is the first to need it, warns of what in it and in torch is deprecated."""
+    item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+
+
+@pytest.fixture(autouse=True)
+def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are children: they inherit this."""
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+def made(model: str, factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model; ``deploy/`` has a file of the same name for it."""
+    folder = factory.mktemp("models") / f"tiny-{model}"
+    importlib.import_module(f".models.{model}", __package__).make(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("qwen2_5_omni", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("qwen3_omni", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen3_tts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("qwen3_tts", tmp_path_factory)

@@ -1,0 +1,113 @@
+"""The models of vLLM-Omni on our runtime make what they make on vLLM-Omni's own, token by token and sample by sample.
+
+Each test makes its own model, runs theirs and then ours, in one go.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+
+from omni_actors.runtime import open_omni
+from omni_actors.vllm_omni import pipeline
+
+from .prompts import PROMPTS
+
+HERE = Path(__file__).parent
+START_S = 400.0
+
+pytestmark = pytest.mark.engine
+
+
+def theirs(model, deploy, names, out):
+    """By name: tokens and samples."""
+    command = [sys.executable, str(HERE / "theirs.py"), str(model), str(deploy), str(out), *names]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    with np.load(out) as found:
+        return {name: (found[f"{name}.tokens"], found[f"{name}.audio"]) for name in names}
+
+
+async def answer(omni, name):
+    """Tokens and samples."""
+    tokens, speech = [], []
+    async with omni.generate(PROMPTS[name](), modalities=["text", "audio"]) as stream:
+        async for output in stream:
+            if output.modality == "text":
+                tokens += output.payload.token_ids
+            elif "audio" in output.payload.tensors:
+                speech.append(output.payload.tensors["audio"])
+    return np.array(tokens), np.concatenate(speech)
+
+
+async def several(omni, names):
+    found = {}
+
+    async def one(number, name):
+        found[number] = await answer(omni, name)
+
+    async with trio.open_nursery() as nursery:
+        for number, name in enumerate(names):
+            nursery.start_soon(one, number, name)
+    return [found[number] for number in range(len(names))]
+
+
+def segments():
+    """What the connectors of vLLM-Omni have left in shared memory."""
+    return {name for name in os.listdir("/dev/shm") if name.startswith("shm_")}
+
+
+def same(ours, other):
+    assert ours[0].tolist() == other[0].tolist()
+    assert ours[1].shape == other[1].shape
+    assert np.abs(ours[1] - other[1]).max() <= 1e-5
+
+
+async def agree(model, deploy, names, tmp_path):
+    before = segments()
+    expected = theirs(model, deploy, names, tmp_path / "theirs.npz")
+    assert all(len(tokens) == 16 and samples.std() > 0 for tokens, samples in expected.values())
+    leftovers = segments()
+    spec = pipeline(str(model), deploy_config=str(deploy))
+    async with open_omni(spec) as omni:
+        for name in names:
+            same(await answer(omni, name), expected[name])
+        crowd = [*names, *names]
+        for name, found in zip(crowd, await several(omni, crowd), strict=True):
+            same(found, expected[name])
+        await aborts(omni, names, leftovers | before)
+        same(await answer(omni, names[0]), expected[names[0]])
+    assert segments() <= leftovers | before
+
+
+async def aborts(omni, names, before):
+    """At many points of a request, one at a time and several at once: nothing of it stays in shared memory."""
+    for read in (0, 1, 2, 7, 15, 16, 17):
+        await left_after(omni, names[0], read)
+    async with trio.open_nursery() as nursery:
+        for read in range(0, 18, 3):
+            nursery.start_soon(left_after, omni, names[-1], read)
+    with trio.fail_after(10):  # the workers' threads clean up behind the abort
+        while not segments() <= before:  # noqa: ASYNC110  # a folder tells nobody when it changes
+            await trio.sleep(0.05)
+
+
+async def left_after(omni, name, read):
+    async with omni.generate(PROMPTS[name](), modalities=["text", "audio"]) as stream:
+        for _ in range(read):
+            await anext(stream)
+
+
+async def test_qwen2_5_omni(tiny_qwen2_5_omni, tmp_path):
+    names = ["text", "image", "audio", "both"]
+    await agree(tiny_qwen2_5_omni, HERE / "deploy" / "qwen2_5_omni.yaml", names, tmp_path)
+
+
+async def test_qwen3_omni_in_chunks(tiny_qwen3_omni, tmp_path):
+    await agree(tiny_qwen3_omni, HERE / "deploy" / "qwen3_omni.yaml", ["hello", "story"], tmp_path)
