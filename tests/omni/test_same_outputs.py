@@ -6,6 +6,7 @@ Each test makes its own model, runs theirs and then ours, in one go.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,7 @@ async def several(omni, names):
 
 def segments():
     """What the connectors of vLLM-Omni have left in shared memory."""
-    return {name for name in os.listdir("/dev/shm") if name.startswith("shm_")}
+    return {name for name in os.listdir("/dev/shm") if re.match(r"(shm_)?[0-9a-f]+-[0-9a-f]+_\d", name)}
 
 
 def same(ours, other):
