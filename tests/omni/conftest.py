@@ -22,7 +22,8 @@ ENVIRONMENT = {
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """vLLM-Omni, imported in the test that is the first to need it, warns of what in it and in torch is deprecated."""
-    item.add_marker(pytest.mark.filterwarnings("ignore::DeprecationWarning"))
+    for kind in ("DeprecationWarning", "FutureWarning"):
+        item.add_marker(pytest.mark.filterwarnings(f"ignore::{kind}"))
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(model: str, factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model; ``deploy/`` has a file of the same name for it."""
-    folder = factory.mktemp("models") / f"tiny-{model}"
+    folder = factory.mktemp("models") / model
     importlib.import_module(f".models.{model}", __package__).make(folder)
     return folder
 

@@ -12,9 +12,9 @@ import numpy as np
 from prompts import PROMPTS
 
 
-async def answer(engine, name):
+async def answer(engine, model, name):
     tokens, speech = [], []
-    made = engine.generate(PROMPTS[name](), request_id=name, output_modalities=["text", "audio"])
+    made = engine.generate(PROMPTS[name](model), request_id=name.replace(" ", "-"))
     async for output in made:
         choices = getattr(output, "outputs", None) or []
         if output.final_output_type == "text" and choices:
@@ -28,11 +28,11 @@ async def answer(engine, name):
 async def main(model, deploy, out, names):
     from vllm_omni.entrypoints.async_omni import AsyncOmni
 
-    engine = AsyncOmni(model=model, deploy_config=deploy)
+    engine = AsyncOmni(model=model, deploy_config=deploy, trust_remote_code=True)
     try:
         found = {}
         for name in names:
-            found |= await asyncio.wait_for(answer(engine, name), 120)
+            found |= await asyncio.wait_for(answer(engine, model, name), 120)
         np.savez(out, **found)
     finally:
         engine.shutdown()
