@@ -319,6 +319,10 @@ class RequestHandler:
             replica.client.abort(keys)
 
     def _closed(self, record: Record) -> None:
+        if record.terminal is not None and record.terminal.kind is not Kind.FINISHED:
+            for request_over in {self.stages[node.name].request_over for node in record.plan.order}:
+                if request_over is not None:
+                    request_over(record.key)
         for event in self._waiting.pop(record.key, ()):
             event.set()
         if not self.table.unsettled:

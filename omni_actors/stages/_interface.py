@@ -179,7 +179,11 @@ class Launcher(Protocol):
 
 
 class EngineKind(Protocol):
-    """One kind of engine, found by entry point ``omni_actors.engines``."""
+    """One kind of engine, found by entry point ``omni_actors.engines``.
+
+    A kind may have ``request_over(key)``: called when a request that had work for one of its stages has ended without
+    being finished, and all its engines have confirmed it. ``key`` is what the keys of its leases begin with.
+    """
 
     hang_s: float
     step_s: float

@@ -107,6 +107,7 @@ class StageSupervisor:
         )
         self.replicas = tuple(Replica(context, number) for number in range(spec.replicas))
         self.observers: list[Callable[[StageEvent], None]] = []
+        self.request_over: Callable[[str], None] | None = getattr(kind, "request_over", None)
         self._kind = kind
         self._frontend: Frontend | None = None
         self._frontend_made = trio.Event()

@@ -12,6 +12,8 @@ from omni_actors._errors import ConfigError
 from omni_actors.stages._interface import Frontend, Launch
 from omni_actors.stages.vllm._kind import VllmKind, engine_env
 
+from ._sweeper import Sweeper
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -25,6 +27,9 @@ SUPPORTED = "0.30"
 
 class OmniKind(VllmKind):
     """The engine kind ``vllm-omni`` (see ``EngineKind``). Its client is vLLM's: the wire is the same."""
+
+    def __init__(self) -> None:
+        self._sweeper: Sweeper | None = None
 
     def check(self, spec: StageSpec) -> None:
         """Raises ConfigError where vLLM-Omni, or a version of it that we know, is not installed."""
@@ -49,6 +54,12 @@ class OmniKind(VllmKind):
         from ._frontend import OmniFrontend
 
         return OmniFrontend(spec)
+
+    def request_over(self, key: str) -> None:
+        """This request has ended without being finished: what its stages had for each other is nobody's any more."""
+        if self._sweeper is None:
+            self._sweeper = Sweeper()
+        self._sweeper.sweep([key])
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """``engines.stage_core`` with the stage as data. Raises ConfigError if its options are not plain data."""

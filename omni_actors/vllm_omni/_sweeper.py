@@ -1,8 +1,8 @@
-"""What aborted requests have left in shared memory is removed, by each engine that had them.
+"""What requests that did not finish have left in shared memory is removed, by their host, when all engines are done.
 
 vLLM-Omni's shared-memory connector gives each piece a segment and a lock file, named after the request. The reader
-removes both. A piece whose reader was aborted stays; and the threads that write pieces may write one more after the
-abort has been confirmed. So the names are looked for several times, in a thread of this module's own.
+removes both. A piece whose reader was aborted, or never made, stays; and the threads that write pieces may write one
+more after the abort has been confirmed. So the names are looked for several times, in a thread of this module's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Sweeper"]
 
 _AFTER_S = (0.0, 0.2, 1.0, 5.0)
-"""When an aborted request's pieces are looked for, counted from its abort."""
+"""When a request's pieces are looked for, counted from its end."""
 _SHARED_MEMORY = "/dev/shm"
 
 

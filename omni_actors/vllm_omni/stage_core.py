@@ -1,8 +1,7 @@
 """One vLLM-Omni StageEngineCoreProc, started from data. ``python -m omni_actors.vllm_omni.stage_core``.
 
 The payload on stdin is a msgpack map: ``env``, ``model``, ``options`` (vLLM-Omni's keyword arguments), ``stage_id``,
-``replica``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to vLLM's, and
-that aborted requests leave nothing in shared memory.
+``replica``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to vLLM's.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 from omni_actors.engines.core_proc import end_worker_quickly, host
-from omni_actors.vllm_omni._sweeper import Sweeper
 
 __all__ = ["main"]
 
@@ -33,7 +31,6 @@ def _configure(payload: dict[str, Any]) -> tuple[Any, type[Any]]:
 def _run(config: Any, executor: type[Any], payload: dict[str, Any]) -> None:
     from vllm_omni.engine import stage_engine_core_proc as theirs
 
-    theirs.StageEngineCoreProc = _sweeping(theirs.StageEngineCoreProc, Sweeper())
     # It would ask for SIGTERM at the end of the *thread* that started us, which lives for seconds. We have a lifeline.
     theirs.set_death_signal = lambda signal: None
     theirs.StageEngineCoreProc.run_stage_core(
@@ -45,16 +42,6 @@ def _run(config: Any, executor: type[Any], payload: dict[str, Any]) -> None:
         omni_stage_id=payload["stage_id"],
         omni_replica_id=payload["replica"],
     )
-
-
-def _sweeping(core: type[Any], sweeper: Sweeper) -> type[Any]:
-    """The engine core's class, whose aborts leave nothing in shared memory."""
-
-    def abort_requests(self: Any, names: list[str]) -> None:
-        core.abort_requests(self, names)
-        sweeper.sweep(names)
-
-    return type(core.__name__, (core,), {"abort_requests": abort_requests})
 
 
 if __name__ == "__main__":
