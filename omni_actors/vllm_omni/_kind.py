@@ -6,11 +6,9 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from omni_actors._errors import ConfigError
 from omni_actors.stages._interface import Frontend, Launch
-from omni_actors.stages.vllm._kind import VllmKind, engine_env
+from omni_actors.stages.vllm._kind import VllmKind, engine_env, packed
 
 from ._sweeper import Sweeper
 
@@ -75,16 +73,11 @@ class OmniKind(VllmKind):
             "replica": replica,
             "handshake": addresses["handshake"],
         }
-        try:
-            packed = msgspec.msgpack.encode(payload)
-        except (TypeError, ValueError, OverflowError) as error:
-            words = f"engine arguments travel as plain data: {error}"
-            raise ConfigError(words, path=f"stages.{spec.name}.engine_args", stage=spec.name) from error
         return Launch(
             stage=spec.name,
             replica=replica,
             generation=generation,
             argv=(spec.python or sys.executable, "-m", "omni_actors.vllm_omni.stage_core"),
             env=surroundings,
-            payload=packed,
+            payload=packed(payload, spec),
         )

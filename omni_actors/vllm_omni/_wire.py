@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from omni_actors._errors import ProtocolError
 from omni_actors.lifecycle.events import TensorChunk
 from omni_actors.wire.vllm.codec import EngineCoreCodec
 
@@ -87,8 +88,6 @@ class OmniOutputs:
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """As in ``TextProcessor``."""
-        from omni_actors._errors import ProtocolError
-
         try:
             done = self._processor.process_outputs(outputs, step.timestamp, None)
         except Exception as error:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._interface import CoreFrontend
 
-__all__ = ["VllmKind", "engine_env"]
+__all__ = ["VllmKind", "engine_env", "packed"]
 
 _HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _ENV = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS": "1"}
@@ -95,11 +95,12 @@ class VllmKind:
             generation=generation,
             argv=(spec.python or sys.executable, "-m", "omni_actors.engines.core_proc"),
             env=environment,
-            payload=_packed(payload, spec),
+            payload=packed(payload, spec),
         )
 
 
-def _packed(payload: Mapping[str, Any], spec: StageSpec) -> bytes:
+def packed(payload: Mapping[str, Any], spec: StageSpec) -> bytes:
+    """What goes to the engine's stdin. Raises ConfigError if it is not plain data."""
     try:
         return msgspec.msgpack.encode(payload)
     except (TypeError, ValueError, OverflowError) as error:
