@@ -34,7 +34,7 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(model: str, factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model; ``deploy/`` has a file of the same name for it."""
+    """A folder with a tiny model; ``options`` knows it by the folder's name."""
     folder = factory.mktemp("models") / model
     importlib.import_module(f".models.{model}", __package__).make(folder)
     return folder
@@ -53,3 +53,13 @@ def tiny_qwen3_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_qwen3_tts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made("qwen3_tts", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("qwen_image", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("bagel", tmp_path_factory)

@@ -18,6 +18,7 @@ import trio
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
 
+from .options import options
 from .prompts import PROMPTS
 
 HERE = Path(__file__).parent
@@ -26,9 +27,9 @@ START_S = 400.0
 pytestmark = pytest.mark.engine
 
 
-def theirs(model, deploy, names, out):
+def theirs(model, names, out):
     """By name: tokens and samples."""
-    command = [sys.executable, str(HERE / "theirs.py"), str(model), str(deploy), str(out), *names]
+    command = [sys.executable, str(HERE / "theirs.py"), str(model), str(out), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(out) as found:
@@ -71,13 +72,12 @@ def same(ours, other):
 
 
 async def agree(model, names, tmp_path, tokens_each=16):
-    """``names``: prompts. Its deploy file is called as its folder is."""
-    deploy = HERE / "deploy" / f"{model.name}.yaml"
+    """``names``: prompts."""
     before = segments()
-    expected = theirs(model, deploy, names, tmp_path / "theirs.npz")
+    expected = theirs(model, names, tmp_path / "theirs.npz")
     assert all(len(tokens) == tokens_each and samples.std() > 0 for tokens, samples in expected.values())
     leftovers = segments()
-    spec = pipeline(str(model), deploy_config=str(deploy), trust_remote_code=True)
+    spec = pipeline(str(model), **options(model))
     async with open_omni(spec) as omni:
         for name in names:
             same(await answer(omni, name), expected[name])

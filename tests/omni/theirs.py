@@ -1,20 +1,28 @@
-"""vLLM-Omni's own AsyncOmni as a program: ``python theirs.py MODEL DEPLOY OUT NAME...`` answers the named prompts.
+"""vLLM-Omni's own AsyncOmni as a program: ``python theirs.py MODEL OUT NAME...`` answers the named prompts.
 
-Writes an ``.npz``: for each name the tokens of its text and the samples of its speech.
+Writes an ``.npz``: for each name the tokens of its text, the samples of its speech and the pixels of its pictures.
 """
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import sys
+from pathlib import Path
 
 import numpy as np
-from prompts import PROMPTS
+from options import options
+from prompts import MODALITIES, PARAMS, PROMPTS
 
 
 async def answer(engine, model, name):
-    tokens, speech = [], []
-    made = engine.generate(PROMPTS[name](model), request_id=name.replace(" ", "-"))
+    tokens, speech, pictures = [], [], []
+    made = engine.generate(
+        PROMPTS[name](model),
+        request_id=name.replace(" ", "-"),
+        sampling_params_list=params(engine, name),
+        output_modalities=MODALITIES.get(name),
+    )
     async for output in made:
         choices = getattr(output, "outputs", None) or []
         if output.final_output_type == "text" and choices:
@@ -22,13 +30,32 @@ async def answer(engine, model, name):
         audio = (output.multimodal_output or {}).get("audio")
         pieces = [] if audio is None else audio if isinstance(audio, list) else [audio]
         speech += [piece.detach().float().cpu().numpy().reshape(-1) for piece in pieces]
-    return {f"{name}.tokens": np.array(tokens), f"{name}.audio": np.concatenate(speech)}
+        pictures += [np.asarray(picture) for picture in output.images or []]
+    return {
+        f"{name}.tokens": np.array(tokens),
+        f"{name}.audio": np.concatenate([*speech, []], dtype=np.float32),
+        f"{name}.image": np.array(pictures, dtype=np.uint8),
+    }
 
 
-async def main(model, deploy, out, names):
+def params(engine, name):
+    """Each stage's, in order: the defaults, and what this prompt has of its own. None where it has nothing.
+
+    The defaults themselves, given, would not be the same: only where nothing is given do outputs come as increments.
+    """
+    if name not in PARAMS:
+        return None
+    each = copy.deepcopy(list(engine.default_sampling_params_list))
+    for stage, changed in PARAMS[name].items():
+        for field, value in changed.items():
+            setattr(each[stage], field, value)
+    return each
+
+
+async def main(model, out, names):
     from vllm_omni.entrypoints.async_omni import AsyncOmni
 
-    engine = AsyncOmni(model=model, deploy_config=deploy, trust_remote_code=True)
+    engine = AsyncOmni(model=model, **options(Path(model)))
     try:
         found = {}
         for name in names:
@@ -39,4 +66,4 @@ async def main(model, deploy, out, names):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:4], sys.argv[4:]))
+    asyncio.run(main(*sys.argv[1:3], sys.argv[3:]))

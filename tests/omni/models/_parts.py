@@ -10,7 +10,16 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-__all__ = ["LAYERS", "byte_tokenizer", "mrope", "numbered_tokenizer", "preprocessor", "tame_decoder", "write_json"]
+__all__ = [
+    "LAYERS",
+    "byte_tokenizer",
+    "mrope",
+    "numbered_tokenizer",
+    "preprocessor",
+    "save_pipeline",
+    "tame_decoder",
+    "write_json",
+]
 
 LAYERS: dict[str, Any] = {
     "hidden_size": 64,
@@ -38,10 +47,16 @@ def byte_tokenizer(names: dict[str, str], chat_template: str | None = None) -> P
 
 
 def numbered_tokenizer(
-    size: int, special: dict[int, str], words: dict[int, str], names: dict[str, str], end: str, chat_template: str
+    size: int,
+    special: dict[int, str],
+    words: dict[int, str],
+    names: dict[str, str],
+    end: str,
+    chat_template: str,
+    first_byte: int = 0,
 ) -> PreTrainedTokenizerFast:
     """As ``byte_tokenizer``, with tokens at given numbers; what lies between is filled with names never written."""
-    given = {**dict(enumerate(_bytes())), **special, **words}
+    given = {**dict(enumerate(_bytes(), first_byte)), **special, **words}
     tokenizer = _bpe({given.get(number, f"[unused {number}]"): number for number in range(size)})
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special.values()])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in words.values()])
@@ -112,6 +127,15 @@ def tame_decoder(decoder: torch.nn.Module, layers: torch.nn.Sequential, codebook
     hook.remove()
     for parameter in layers[-1].parameters():
         parameter.data.mul_(0.2 / heard[0].std())
+
+
+def save_pipeline(folder: Path, pipeline: str, parts: dict[str, Any]) -> None:
+    """Each part in its folder, and beside them the index by which diffusers knows the class of each."""
+    index: dict[str, Any] = {"_class_name": pipeline, "_diffusers_version": "0.40.0"}
+    for name, part in parts.items():
+        part.save_pretrained(folder / name)
+        index[name] = [type(part).__module__.partition(".")[0], type(part).__name__]
+    write_json(folder / "model_index.json", index)
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
