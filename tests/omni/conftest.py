@@ -63,3 +63,8 @@ def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made("bagel", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_glm_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made("glm_image", tmp_path_factory)
