@@ -66,6 +66,7 @@ class StageSpec:
     root stage gets the user's prompt and an inner stage its single producer's token ids (LLM) or tensors.
     ``companions`` is that of ``f(upstream, request) -> {name: prompt}``: works that this stage does beside its main one
     (guidance without the prompt, say), for the transforms of its consumers; an empty mapping is none, eight the most.
+    Of a class that a path names, an instance is made with this spec, and called.
     ``cheap`` declares that both take microseconds, so that they run inline and not in a thread.
     ``output`` is the modality a user can ask for, or None for an inner stage.
     ``params`` are the default sampling parameters; ``fixed_params`` cannot be overridden by a caller.

@@ -92,6 +92,8 @@ class Batcher:
         # Bounded by the host: it leaves no more than MAX_PENDING_CALLS unanswered.
         self._calls: deque[wire.Call] = deque()
         self._inside = _Inside(status, clock)
+        if (hear := getattr(generator, "hear", None)) is not None:
+            hear(self._listen)
 
     @property
     def idle(self) -> bool:
@@ -140,6 +142,12 @@ class Batcher:
             self._take_all()
             if live.item.key in self._live:
                 self._advance(live)
+
+    def _listen(self) -> None:
+        """Called by the class in the middle of a step: what it does next is as good as another."""
+        self._take_all()
+        self._status.made += 1
+        self._inside.again()
 
     def _take_all(self) -> None:
         while (message := self._inbox()) is not None:
@@ -269,15 +277,22 @@ class _Inside:
 
     def __init__(self, status: Status, clock: Callable[[], float]) -> None:
         self._status, self._clock = status, clock
+        self._depth = 0
         self.calling = False
 
     def __enter__(self) -> None:
-        if not self.calling:
+        self._depth += 1
+        if not self.calling and self._depth == 1:
             self._status.busy_since = self._clock()
 
     def __exit__(self, *_: object) -> None:
-        if not self.calling:
+        self._depth -= 1
+        if not self.calling and not self._depth:
             self._status.busy_since = None
+
+    def again(self) -> None:
+        """It is alive: the clock of what it is in begins anew."""
+        self._status.busy_since = self._clock()
 
 
 def _frames(message: wire.Message) -> list[wire.Frame]:

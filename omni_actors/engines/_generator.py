@@ -77,9 +77,11 @@ class Generator(Protocol):
     - Public methods can be called from the host (``call``) between rounds, with and for plain values. They run one
       after the other in a thread of their own, in which no round runs; aborts take effect meanwhile.
     - A computation that keeps Python's interpreter lock for longer than the stage's ``hang_s`` looks frozen.
+    - A step that takes long may listen meanwhile: ``hear(listen)`` is given a function, once, that takes note of what
+      the host has said since (an abort closes its item's iterator) and starts the clock of the step anew.
 
-    Optional, thus not part of the Protocol's check: ``joinable: bool``, ``step(self, batch: Sequence[Item]) -> None``
-    and ``fits(self, item: Item, batch: Sequence[Item]) -> bool``.
+    Optional, thus not part of the Protocol's check: ``joinable: bool``, ``step(self, batch: Sequence[Item]) -> None``,
+    ``fits(self, item: Item, batch: Sequence[Item]) -> bool`` and ``hear(self, listen: Callable[[], None]) -> None``.
     """
 
     def start(self, item: Item) -> Iterator[Chunk | Step]:

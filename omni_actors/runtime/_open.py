@@ -139,9 +139,18 @@ def _stage(spec: StageSpec, kind: EngineKind, place: World, inbox: Inbox) -> Sta
         launcher=place.launcher,
         transport=place.transport,
         send=inbox.put,
-        transform=load_object(spec.transform) if spec.transform else None,
-        companions=load_object(spec.companions) if spec.companions else None,
+        transform=_function(spec.transform, spec),
+        companions=_function(spec.companions, spec),
     )
+
+
+def _function(path: str | None, spec: StageSpec) -> Callable[..., object] | None:
+    """What a stage's dotted path names; of a class, an instance made for this stage."""
+    if path is None:
+        return None
+    found = load_object(path)
+    made: Callable[..., object] = found(spec) if isinstance(found, type) else found
+    return made
 
 
 def _graph(spec: PipelineSpec) -> Graph:

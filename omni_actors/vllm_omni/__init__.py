@@ -6,10 +6,11 @@ not run at all. vLLM-Omni is imported lazily: this package costs nothing until a
 
 from __future__ import annotations
 
+from ._companions import Companions
 from ._handover import HandedOver, handed_over
 from ._kind import OmniKind
 from ._pipeline import pipeline
 
-__all__ = ["KIND", "HandedOver", "handed_over", "pipeline"]
+__all__ = ["KIND", "Companions", "HandedOver", "handed_over", "pipeline"]
 
 KIND = OmniKind()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,12 @@ from omni_actors.stages._interface import Work
 from omni_actors.stages.vllm._frontend import config_errors, environ_kept
 from omni_actors.stages.vllm._params import ParamsMaker
 
+from ._between import between, function_name
 from ._handover import HandedOver
+from ._kind import arguments
+from ._names import name_of
 from ._plan import receives_chunks, resolve, stage_plan
-from ._wire import OmniCoreCodec, OmniOutputs, name_of
+from ._wire import OmniCoreCodec, OmniOutputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,17 +24,11 @@ if TYPE_CHECKING:
     from omni_actors.config.specs import StageSpec
     from omni_actors.wire.vllm import CoreCodec, Meter, ReadyResponse, TextProcessor
 
-__all__ = ["OmniFrontend", "arguments"]
+__all__ = ["OmniFrontend"]
 
 _ROOT_OPTIONS = frozenset(("lora_request", "tokenization_kwargs", "trace_headers", "data_parallel_rank"))
 
 _DATA = frozenset(("multi_modal_data", "mm_processor_kwargs"))
-
-
-def arguments(spec: StageSpec) -> tuple[dict[str, Any], int]:
-    """A stage's ``engine_args``: vLLM-Omni's own keyword arguments, and the number of the stage."""
-    options = dict(spec.engine_args)
-    return options, int(options.pop("stage_id"))
 
 
 class OmniFrontend:
@@ -81,16 +77,21 @@ class OmniFrontend:
         """One OmniEngineCoreRequest. Raises InvalidRequest, TransformFailed."""
         assert isinstance(prompt, HandedOver), "the transform of a vLLM-Omni stage is ``handed_over``"
         sampling = self._params.make(params, stream=stream, text=True)
+        for name, value in prompt.overrides.items():
+            setattr(sampling, name, value)
+        called = name_of(keys[0]) + prompt.suffix
         if self._chained:
             request = self._placeholder(keys[0], prompt, sampling)
         elif prompt.sources:
             request = self._from_upstream(keys[0], prompt, sampling)
         else:
-            request = self._from_user(keys[0], prompt, sampling, priority, dict(options or {}))
-        request.request_id, request.external_req_id = keys[0], name_of(keys[0])
+            request = self._from_user(keys[0], called, prompt, sampling, priority, dict(options or {}))
+        request.request_id, request.external_req_id = keys[0], called
         return [Work(key=keys[0], body=request, stream=stream, text=True)]
 
-    def _from_user(self, key: str, given: HandedOver, sampling: Any, priority: int, options: dict[str, Any]) -> Any:
+    def _from_user(
+        self, key: str, called: str, given: HandedOver, sampling: Any, priority: int, options: dict[str, Any]
+    ) -> Any:
         from vllm_omni.engine import async_engine_utils as theirs
 
         for name in sorted(options.keys() - _ROOT_OPTIONS):
@@ -98,7 +99,7 @@ class OmniFrontend:
         prompt = given.prompt
         if isinstance(prompt, dict):
             prompt = {**prompt, "additional_information": dict(prompt.get("additional_information") or {})}
-            theirs.inject_global_id(prompt, name_of(key))
+            theirs.inject_global_id(prompt, called)
         try:
             if self._meta.prompt_transform_func is not None:
                 prompt = self._meta.prompt_transform_func(prompt, [sampling])
@@ -114,6 +115,8 @@ class OmniFrontend:
         except Exception as error:
             # Tokenizers, templates and model processors raise whatever they like at a bad prompt: this request's fault.
             raise self._invalid(str(error) or type(error).__name__) from error
+        if given.suffix:  # a companion: nobody downstream gets its output, but its keys and values are wanted there
+            return theirs.apply_omni_final_stage_metadata(request, self._id, force_kv_transfer=True)
         return theirs.apply_omni_final_stage_metadata(request, self._final_stage(given.modalities))
 
     def _from_upstream(self, key: str, given: HandedOver, sampling: Any) -> Any:
@@ -121,8 +124,9 @@ class OmniFrontend:
 
         inputs = self._inputs(given)
         if len(inputs) != 1:
-            words = f"the input function of stage {self._stage} made {len(inputs)} inputs of one output"
-            raise TransformFailed(words, function=self._function_name, stage=self._stage)
+            name = function_name(self._meta.custom_process_input_func)
+            words = f"{name} of stage {self._stage} made {len(inputs)} inputs of one output"
+            raise TransformFailed(words, function=name, stage=self._stage)
         return build_engine_core_request_from_tokens(
             request_id=key,
             prompt=inputs[0],
@@ -157,31 +161,21 @@ class OmniFrontend:
             request_id=key, prompt=prompt, params=sampling, arrival_time=time.time(), model_config=model
         )
 
-    @property
-    def _function_name(self) -> str:
-        function = self._meta.custom_process_input_func
-        return "(default)" if function is None else f"{function.__module__}.{function.__qualname__}"
-
     def _inputs(self, given: HandedOver) -> list[Any]:
         """What vLLM-Omni's function makes of the outputs before. Raises InvalidRequest for its client errors."""
-        from vllm_omni.errors import OmniClientError
-
         function = self._meta.custom_process_input_func
         if function is None:
             return [{"prompt_token_ids": list(source.outputs[0].token_ids)} for source in given.sources]
-        known = inspect.signature(function).parameters
-        extra: dict[str, Any] = {}
-        if "next_stage_hf_config" in known:
-            extra["next_stage_hf_config"] = self.vllm_config.model_config.hf_config
-        if "target_model_config" in known:
-            extra["target_model_config"] = self.vllm_config.model_config
-        try:
-            made = function(list(given.sources), given.prompt, self._meta.requires_multimodal_data, **extra)
-        except OmniClientError as error:
-            raise self._invalid(str(error)) from error
-        except Exception as error:
-            words = f"{self._function_name} of stage {self._stage} raised {type(error).__name__}: {error}"
-            raise TransformFailed(words, function=self._function_name, stage=self._stage) from error
+        model = self.vllm_config.model_config
+        made = between(
+            function,
+            self._stage,
+            given.sources,
+            given.prompt,
+            self._meta.requires_multimodal_data,
+            next_stage_hf_config=model.hf_config,
+            target_model_config=model,
+        )
         return list(made or ())
 
     def _final_stage(self, modalities: Sequence[str]) -> int:

@@ -6,13 +6,12 @@ of its stage, calls that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from omni_actors.lifecycle import RequestView, StageResult
 
 __all__ = ["HandedOver", "handed_over"]
@@ -22,15 +21,24 @@ __all__ = ["HandedOver", "handed_over"]
 class HandedOver:
     """``sources``: vLLM-Omni's last RequestOutput of each stage before this one; none for a root.
 
-    ``prompt`` is the user's, ``modalities`` are those asked for.
+    ``companions``: that of each companion of these, by role. ``prompt`` is the user's, ``modalities`` are those asked
+    for. A companion's own prompt has a ``suffix`` to the request's name, and ``overrides`` of its sampling params.
     """
 
     sources: tuple[Any, ...]
     prompt: Any
     modalities: tuple[str, ...]
+    companions: Mapping[str, Any] = attrs.field(factory=dict)
+    suffix: str = ""
+    overrides: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 def handed_over(upstream: Mapping[str, StageResult], request: RequestView) -> HandedOver:
     """The transform of a vLLM-Omni stage."""
-    sources = tuple(result.native for result in upstream.values())
-    return HandedOver(sources=sources, prompt=request.prompt, modalities=tuple(request.modalities))
+    results = upstream.values()
+    return HandedOver(
+        sources=tuple(result.native for result in results),
+        prompt=request.prompt,
+        modalities=tuple(request.modalities),
+        companions={role: made.native for result in results for role, made in result.companions.items()},
+    )

@@ -17,10 +17,35 @@ if TYPE_CHECKING:
 
     from omni_actors.config.specs import StageSpec
 
-__all__ = ["SUPPORTED", "OmniKind"]
+__all__ = ["SUPPORTED", "OmniKind", "arguments", "check_stage"]
 
 SUPPORTED = "0.30"
 """Of vLLM-Omni; it needs the same of vLLM."""
+
+
+def arguments(spec: StageSpec) -> tuple[dict[str, Any], int]:
+    """A stage's ``engine_args``: vLLM-Omni's own keyword arguments, and the number of the stage."""
+    options = dict(spec.engine_args)
+    return options, int(options.pop("stage_id"))
+
+
+def check_stage(spec: StageSpec) -> None:
+    """Raises ConfigError where vLLM-Omni, or a version of it that we know, is not installed."""
+    try:
+        installed = version("vllm-omni")
+    except PackageNotFoundError:
+        installed = None
+    path = f"stages.{spec.name}.engine"
+    if installed is None:
+        hint = "install omni-actors[omni]"
+        raise ConfigError("vLLM-Omni is not installed", path=path, hint=hint, stage=spec.name)
+    if not installed.startswith(f"{SUPPORTED}."):
+        hint = f"this version of omni-actors runs vLLM-Omni {SUPPORTED}"
+        raise ConfigError(f"vLLM-Omni {installed} is installed", path=path, hint=hint, stage=spec.name)
+    if type(spec.engine_args.get("stage_id")) is not int:
+        path = f"stages.{spec.name}.engine_args.stage_id"
+        hint = "let omni_actors.vllm_omni.pipeline make the stages of a model"
+        raise ConfigError("which of the model's stages this is", path=path, hint=hint, stage=spec.name)
 
 
 class OmniKind(VllmKind):
@@ -31,21 +56,7 @@ class OmniKind(VllmKind):
 
     def check(self, spec: StageSpec) -> None:
         """Raises ConfigError where vLLM-Omni, or a version of it that we know, is not installed."""
-        try:
-            installed = version("vllm-omni")
-        except PackageNotFoundError:
-            installed = None
-        path = f"stages.{spec.name}.engine"
-        if installed is None:
-            hint = "install omni-actors[omni]"
-            raise ConfigError("vLLM-Omni is not installed", path=path, hint=hint, stage=spec.name)
-        if not installed.startswith(f"{SUPPORTED}."):
-            hint = f"this version of omni-actors runs vLLM-Omni {SUPPORTED}"
-            raise ConfigError(f"vLLM-Omni {installed} is installed", path=path, hint=hint, stage=spec.name)
-        if type(spec.engine_args.get("stage_id")) is not int:
-            path = f"stages.{spec.name}.engine_args.stage_id"
-            hint = "let omni_actors.vllm_omni.pipeline make the stages of a model"
-            raise ConfigError("which of the model's stages this is", path=path, hint=hint, stage=spec.name)
+        check_stage(spec)
 
     def frontend(self, spec: StageSpec) -> Frontend:
         """Imports vLLM-Omni and makes the stage's configuration: seconds, in a thread. Raises ConfigError."""
@@ -61,8 +72,6 @@ class OmniKind(VllmKind):
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """``engines.stage_core`` with the stage as data. Raises ConfigError if its options are not plain data."""
-        from ._frontend import arguments
-
         options, stage_id = arguments(spec)
         surroundings = {**engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
         payload: dict[str, Any] = {

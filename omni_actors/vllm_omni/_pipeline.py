@@ -15,6 +15,7 @@ __all__ = ["pipeline"]
 _START_S = 300.0
 """As vLLM-Omni gives each stage; its ``stage_init_timeout`` says otherwise."""
 _TRANSFORM = "omni_actors.vllm_omni:handed_over"
+_COMPANIONS = "omni_actors.vllm_omni:Companions"
 
 
 def pipeline(model: str, **options: Any) -> PipelineSpec:
@@ -34,16 +35,17 @@ def pipeline(model: str, **options: Any) -> PipelineSpec:
 
 def _stage(model: str, options: dict[str, Any], stage: Any, names: dict[int, str]) -> StageSpec:
     name = names[stage.stage_id]
-    if stage.stage_type == "diffusion":
-        raise ConfigError("diffusion stages of vLLM-Omni are not run yet", path=f"stages.{name}", stage=name)
+    guided = getattr(stage, "prompt_expand_func", None) is not None
     mode: EdgeMode = "chunks" if receives_chunks(model, options, stage.stage_id) else "whole"
     return StageSpec(
         name=name,
-        engine="vllm-omni",
+        engine="vllm-omni-diffusion" if stage.stage_type == "diffusion" else "vllm-omni",
         model=model,
         engine_args={**options, "stage_id": stage.stage_id},
         inputs=tuple(InputSpec(stage=names[source], mode=mode) for source in stage.input_sources),
         transform=_TRANSFORM,
+        companions=_COMPANIONS if guided else None,
+        cheap=not guided,
         output=stage.final_output_type if stage.final_output else None,
         deadlines=Deadlines(start_s=float(options.get("stage_init_timeout", _START_S))),
         params=stage.model_config.default_sampling_params or {},

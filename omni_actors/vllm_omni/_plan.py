@@ -15,7 +15,7 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["StagePlan", "receives_chunks", "resolve", "stage_plan"]
+__all__ = ["StagePlan", "diffusion_config", "receives_chunks", "resolve", "stage_metadata", "stage_plan"]
 
 
 @attrs.frozen(kw_only=True)
@@ -80,6 +80,28 @@ def stage_plan(model: str, options: Mapping[str, Any], stage_id: int) -> StagePl
     )
     metadata = theirs.extract_stage_metadata_from_omni_stage_config(stage)
     return StagePlan(metadata=metadata, vllm_config=config, executor=executor)
+
+
+def stage_metadata(model: str, options: Mapping[str, Any], stage_id: int) -> Any:
+    """vLLM-Omni's StageMetadata: a stage's functions, defaults and kinds of output. Raises what vLLM-Omni raises."""
+    from vllm_omni.engine.stage_init_utils import extract_stage_metadata_from_omni_stage_config
+
+    return extract_stage_metadata_from_omni_stage_config(resolve(model, options).stage_by_id(stage_id))
+
+
+def diffusion_config(model: str, options: Mapping[str, Any], stage_id: int) -> Any:
+    """vLLM-Omni's OmniDiffusionConfig of one diffusion stage, for its engine. Raises what vLLM-Omni raises."""
+    from vllm_omni.distributed.omni_connectors.utils.initialization import resolve_omni_kv_config_for_stage
+    from vllm_omni.engine import stage_init_utils as theirs
+
+    resolution = resolve(model, options)
+    stage = resolution.stage_by_id(stage_id)
+    transfer, _ = _connector(model, resolution, stage_id)
+    connector, source, target = resolve_omni_kv_config_for_stage(transfer, stage_id)
+    if connector:
+        theirs.inject_omni_kv_config(stage, connector, source, target)
+    theirs.inject_kv_stage_info(stage, stage_id, list(resolution.stage_configs))
+    return theirs.build_diffusion_config(model, stage, theirs.extract_stage_metadata_from_omni_stage_config(stage))
 
 
 def _connector(model: str, resolution: Any, stage_id: int) -> tuple[Any, dict[str, Any]]:

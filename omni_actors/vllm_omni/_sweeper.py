@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -22,6 +23,9 @@ __all__ = ["Sweeper"]
 _AFTER_S = (0.0, 0.2, 1.0, 5.0)
 """When a request's pieces are looked for, counted from its end."""
 _SHARED_MEMORY = "/dev/shm"
+_NAME = r"([0-9a-f]+-[0-9a-f]+)"
+_PIECE = re.compile(rf"(?:shm_)?(?:{_NAME}_|omni_.+_kv_cache_{_NAME})")
+"""Pieces begin with their request's name; what a thinker's keys and values are called has it behind."""
 
 
 class Sweeper:
@@ -61,7 +65,6 @@ class Sweeper:
 
     def _remove(self, names: set[str]) -> None:
         for entry in os.listdir(self._folder):
-            name, _, rest = entry.removeprefix("shm_").partition("_")
-            if rest and name in names:
+            if (found := _PIECE.match(entry)) and (found[1] or found[2]) in names:
                 with contextlib.suppress(FileNotFoundError):  # its reader, or another engine, was faster
                     os.unlink(os.path.join(self._folder, entry))

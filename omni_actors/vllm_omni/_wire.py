@@ -15,12 +15,7 @@ if TYPE_CHECKING:
     from omni_actors.lifecycle.events import Payload
     from omni_actors.wire.vllm.interface import Sink, StepOutputs
 
-__all__ = ["OmniCoreCodec", "OmniOutputs", "name_of"]
-
-
-def name_of(key: str) -> str:
-    """The request's name in the engines' data plane: what the keys of all its leases begin with."""
-    return key.rpartition("-")[0]
+__all__ = ["OmniCoreCodec", "OmniOutputs"]
 
 
 class OmniCoreCodec(EngineCoreCodec):
@@ -38,29 +33,30 @@ class OmniCoreCodec(EngineCoreCodec):
         self._decode_named = MsgpackDecoder(OmniEngineCoreOutputs).decode
         self._decode = self._with_keys
         self._keys: dict[str, str] = {}
+        self._names: dict[str, str] = {}
 
     def encode_add(self, body: Any) -> list[Any]:
         """One OmniEngineCoreRequest; ``external_req_id`` is its name."""
         named = copy.copy(body)
         named.request_id = body.external_req_id
         frames = super().encode_add(named)
-        self._keys[body.external_req_id] = body.request_id
+        self._keys[body.external_req_id], self._names[body.request_id] = body.request_id, body.external_req_id
         return frames
 
     def encode_abort(self, keys: Sequence[str]) -> list[Any]:
         """By their names."""
-        names = [name_of(key) for key in keys]
+        names = [self._names.pop(key) for key in keys if key in self._names]
         for name in names:
-            self._keys.pop(name, None)
+            del self._keys[name]
         return super().encode_abort(names)
 
     def _with_keys(self, frames: Sequence[Any]) -> Any:
         outputs = self._decode_named(frames)
         for output in outputs.outputs:
             name = output.request_id
-            output.request_id = self._keys.get(name, name)
-            if output.finish_reason is not None:
-                self._keys.pop(name, None)
+            output.request_id = key = self._keys.get(name, name)
+            if output.finish_reason is not None and key in self._names:
+                del self._names[key], self._keys[name]
         return outputs
 
     def needs_text(self, body: Any) -> bool:

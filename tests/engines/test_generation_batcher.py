@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 
 import pytest
@@ -332,6 +333,80 @@ def test_busy_only_while_inside_the_class():
     assert inside[0] is not None
     assert host.status.busy_since is None
     assert host.status.made == 2
+
+
+class Long:
+    """One step works on all that is there, in three passes, and listens between them."""
+
+    def __init__(self, between):
+        self.between, self.wanted = between, {}
+
+    def hear(self, listen):
+        self.listen = listen
+
+    def step(self, batch):
+        for number in range(3):
+            self.between(number)
+            self.listen()
+            if not self.wanted:
+                raise RuntimeError("nobody wants it")
+
+    def start(self, item):
+        self.wanted[item.key] = True
+        return Wanted(self.wanted, item.key)
+
+
+class Wanted:
+    """The one chunk of an item. A generator that was never begun would not hear of its end."""
+
+    def __init__(self, wanted, key):
+        self.wanted, self.key = wanted, key
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return Chunk(meta={"n": 1}, finished=True)
+
+    def close(self):
+        del self.wanted[self.key]
+
+
+def test_a_long_step_listens_to_aborts():
+    passes = []
+
+    def between(number):
+        passes.append(number)
+        if number == 1:
+            host.inbox.append(wire.Abort(["a"]))
+
+    host = Host(Long(between))
+    host.submit("a")
+    host.run()
+    assert passes == [0, 1]
+    assert host.kinds("a") == ["Released"]
+
+
+def test_a_step_that_listens_is_alive():
+    """Each time it begins anew, and it is still inside while it closes what was aborted."""
+    seen = []
+
+    def between(number):
+        seen.append((host.status.busy_since, host.status.made))
+        if number == 0:
+            host.inbox.append(wire.Abort(["a"]))
+
+    host = Host(Long(between))
+    clock = itertools.count(1.0)
+    host.batcher._inside._clock = lambda: next(clock)
+    host.submit("a", "b")
+    host.run()
+    since, made = zip(*seen, strict=True)
+    assert None not in since
+    assert list(since) == sorted(set(since))
+    assert list(made) == [0, 1, 2]
+    assert host.status.busy_since is None
+    assert (host.kinds("a"), host.kinds("b")[-1]) == (["Released"], "Released")
 
 
 @settings(deadline=None)

@@ -19,7 +19,7 @@ from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
 
 from .options import options
-from .prompts import PROMPTS
+from .prompts import MODALITIES, PARAMS, PROMPTS
 
 HERE = Path(__file__).parent
 START_S = 400.0
@@ -27,13 +27,13 @@ START_S = 400.0
 pytestmark = pytest.mark.engine
 
 
-def theirs(model, names, out):
-    """By name: tokens and samples."""
+def theirs(model, names, out, parts=("tokens", "audio")):
+    """By name: tokens and samples, or other ``parts``."""
     command = [sys.executable, str(HERE / "theirs.py"), str(model), str(out), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(out) as found:
-        return {name: (found[f"{name}.tokens"], found[f"{name}.audio"]) for name in names}
+        return {name: tuple(found[f"{name}.{part}"] for part in parts) for name in names}
 
 
 async def answer(omni, name):
@@ -48,7 +48,16 @@ async def answer(omni, name):
     return np.array(tokens), np.concatenate(speech)
 
 
-async def several(omni, names):
+async def pictures(omni, name):
+    """What it makes of the prompt: an array for each picture."""
+    stages = omni.spec.stages
+    params = {stages[number].name: changed for number, changed in PARAMS[name].items()}
+    asked = PROMPTS[name](stages[0].model)
+    async with omni.generate(asked, sampling=params, modalities=MODALITIES[name]) as stream:
+        return [np.asarray(output.image) async for output in stream if output.image is not None]
+
+
+async def several(omni, names, answer=answer):
     found = {}
 
     async def one(number, name):
@@ -62,7 +71,7 @@ async def several(omni, names):
 
 def segments():
     """What the connectors of vLLM-Omni have left in shared memory."""
-    return {name for name in os.listdir("/dev/shm") if re.match(r"(shm_)?[0-9a-f]+-[0-9a-f]+_\d", name)}
+    return {name for name in os.listdir("/dev/shm") if re.match(r"(shm_)?(omni_|[0-9a-f]+-[0-9a-f]+_)", name)}
 
 
 def same(ours, other):
@@ -89,6 +98,48 @@ async def agree(model, names, tmp_path, tokens_each=16):
     assert segments() <= leftovers | before
 
 
+async def agree_on_pictures(model, names, tmp_path):
+    """As ``agree``. Two at once, then aborts at many moments of a picture's making."""
+    before = segments()
+    expected = theirs(model, names, tmp_path / "theirs.npz", parts=("image",))
+    assert all(len(made) == 1 and made.std() > 0 for (made,) in expected.values())
+    leftovers = segments()
+    async with open_omni(pipeline(str(model), **options(model))) as omni:
+        for name in names:
+            same_pictures(await pictures(omni, name), *expected[name])
+        crowd = [*names, *names]
+        for name, found in zip(crowd, await several(omni, crowd, pictures), strict=True):
+            same_pictures(found, *expected[name])
+        await picture_aborts(omni, names, leftovers | before)
+        same_pictures(await pictures(omni, names[-1]), *expected[names[-1]])
+    assert segments() <= leftovers | before
+
+
+def same_pictures(ours, other):
+    assert len(ours) == len(other)
+    for mine, theirs_ in zip(ours, other, strict=True):
+        assert mine.dtype == theirs_.dtype == np.uint8
+        assert np.array_equal(mine, theirs_)
+
+
+async def picture_aborts(omni, names, before):
+    """Cut off after growing times, alone and four at once: nothing stays, in shared memory or with the engines."""
+    start = trio.current_time()
+    await pictures(omni, names[0])
+    whole_s = trio.current_time() - start
+
+    async def cut_off(name, share):
+        with trio.move_on_after(share * whole_s):
+            await pictures(omni, name)
+
+    for share in (0, 0.1, 0.3, 0.5, 0.7, 0.9):
+        await cut_off(names[-1], share)
+    async with trio.open_nursery() as nursery:
+        for share in (0.2, 0.5, 0.8, 1.1):
+            nursery.start_soon(cut_off, names[0], share)
+    await gone(before)
+
+
 async def aborts(omni, names, before):
     """At many points of a request, one at a time and several at once: nothing of it stays in shared memory."""
     for read in (0, 1, 2, 7, 15, 16, 17):
@@ -96,6 +147,10 @@ async def aborts(omni, names, before):
     async with trio.open_nursery() as nursery:
         for read in range(0, 18, 3):
             nursery.start_soon(left_after, omni, names[-1], read)
+    await gone(before)
+
+
+async def gone(before):
     with trio.fail_after(10):  # the workers' threads clean up behind the abort
         while not segments() <= before:  # noqa: ASYNC110  # a folder tells nobody when it changes
             await trio.sleep(0.05)
@@ -120,3 +175,15 @@ async def test_qwen3_omni_in_chunks(tiny_qwen3_omni, tmp_path):
 
 async def test_qwen3_tts_in_chunks(tiny_qwen3_tts, tmp_path):
     await agree(tiny_qwen3_tts, ["read", "read more"], tmp_path, tokens_each=0)
+
+
+async def test_qwen_image(tiny_qwen_image, tmp_path):
+    await agree_on_pictures(tiny_qwen_image, ["cat", "dog"], tmp_path)
+
+
+async def test_bagel_with_companions(tiny_bagel, tmp_path):
+    await agree_on_pictures(tiny_bagel, ["bagel cat", "bagel red"], tmp_path)
+
+
+async def test_glm_image(tiny_glm_image, tmp_path):
+    await agree_on_pictures(tiny_glm_image, ["glm cat", "glm red"], tmp_path)

@@ -254,6 +254,29 @@ async def test_a_function_that_is_wrong_fails_its_request_alone(world, autojump_
         assert omni.health().ready
 
 
+class OfStage:
+    """A class that a path names is made once, with the stage's spec."""
+
+    made = 0
+
+    def __init__(self, spec):
+        OfStage.made += 1
+        self.name = spec.name
+
+    def __call__(self, upstream, request):
+        return {"beside": self.name}
+
+
+async def test_a_class_makes_the_companions_of_its_stage(world, autojump_clock, functions):
+    functions.guides, OfStage.made = OfStage, 0
+    async with open_omni(guided(companions=f"{HERE}:guides"), world=world) as omni:
+        for _ in range(2):
+            async with ask(omni, "question") as stream:
+                terminal = await stream.result()
+            assert painted(terminal) == f"{said('question', 2)}+{said('thinker', 2)}"
+    assert OfStage.made == 1
+
+
 async def test_no_companion_this_time(world, autojump_clock, functions):
     functions.guide = lambda up, request: {}
     async with open_omni(guided(companions=f"{HERE}:guide"), world=world) as omni:

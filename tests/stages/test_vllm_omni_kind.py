@@ -13,8 +13,10 @@ from omni_actors._errors import ConfigError
 from omni_actors.config import StageSpec, load_object
 from omni_actors.lifecycle import RequestView, StageResult
 from omni_actors.vllm_omni import KIND, HandedOver, _kind, handed_over
-from omni_actors.vllm_omni._wire import _Sounds, name_of
+from omni_actors.vllm_omni._names import name_of
+from omni_actors.vllm_omni._wire import _Sounds
 from omni_actors.vllm_omni.cpu import register
+from omni_actors.vllm_omni.diffusion import KIND as DIFFUSION
 
 SPEC = StageSpec(name="thinker", engine="vllm-omni", model="org/model", engine_args={"stage_id": 1, "dtype": "float32"})
 
@@ -60,6 +62,23 @@ def test_an_engine_is_launched_with_data():
     }  # fmt: skip
 
 
+def test_a_diffusion_engine_is_launched_with_data(installed):
+    installed("0.30.0")
+    DIFFUSION.check(SPEC)
+    launch = DIFFUSION.launch(SPEC, {"address": "ipc://a", "identity": "i"}, replica=1, generation=2)
+    assert launch.argv[-2:] == ("-m", "omni_actors.engines.generation")
+    told = msgspec.msgpack.decode(launch.payload)
+    assert told["env"]["VLLM_OMNI_REPLICA_ID"] == "1"
+    assert told["class"] == "omni_actors.vllm_omni.diffusion:OmniDiffusion"
+    assert told["args"] == {"model": "org/model", "options": {"dtype": "float32"}, "stage_id": 1}
+    assert (told["address"], told["identity"]) == ("ipc://a", "i")
+
+
+def test_a_diffusion_stage_is_refused_for_the_same_reasons():
+    with pytest.raises(ConfigError, match="vLLM-Omni is not installed"):
+        DIFFUSION.check(SPEC)
+
+
 def test_what_is_no_data_cannot_be_launched_with():
     spec = StageSpec(name="s", engine="vllm-omni", model="m", engine_args={"stage_id": 0, "hook": object()})
     with pytest.raises(ConfigError, match="plain data") as caught:
@@ -76,12 +95,20 @@ def test_the_outputs_before_are_handed_over_with_what_the_user_said():
     assert handed_over({}, view).sources == ()
 
 
+def test_what_companions_made_is_handed_over_by_role():
+    main, beside = object(), object()
+    made = StageResult(stage="a", native=main, companions={"cfg_text": StageResult(stage="a", native=beside)})
+    given = handed_over({"a": made}, RequestView("me", "hi", (), {}))
+    assert (given.sources, dict(given.companions)) == ((main,), {"cfg_text": beside})
+
+
 def test_the_transform_of_its_stages_can_be_found_by_its_path():
     assert load_object("omni_actors.vllm_omni:handed_over") is handed_over
 
 
 def test_all_leases_of_a_request_have_one_name():
     assert {name_of(f"1f-5aa79c-{stage}") for stage in range(3)} == {"1f-5aa79c"}
+    assert name_of("1f-5aa79c-0-c1") == name_of("1f-5aa79c") == "1f-5aa79c"
 
 
 class Sink:

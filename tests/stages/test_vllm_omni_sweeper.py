@@ -23,8 +23,15 @@ def holds(folder, names, limit_s=5.0):
         threading.Event().wait(0.01)
 
 
-OURS = ("1-ab_0_0", "shm_1-ab_0_0_lockfile.lock", "1-ab_1_17", "shm_1-ab_1_17_lockfile.lock")
-OTHERS = ("11-ab_0_0", "shm_11-ab_0_0_lockfile.lock", "1-abc_0_0", "psm_1-ab", "1-ab", "sem.mp-1-ab_0")
+KEYS = "omni_0_to_1_kv_cache_1-ab"
+OURS = (
+    "1-ab_0_0", "shm_1-ab_0_0_lockfile.lock", "1-ab_1_17", "shm_1-ab_1_17_lockfile.lock",
+    KEYS, f"shm_{KEYS}_lockfile.lock", f"{KEYS}__cfg_text", f"shm_{KEYS}__cfg_text_lockfile.lock",
+)  # fmt: skip
+OTHERS = (
+    "11-ab_0_0", "shm_11-ab_0_0_lockfile.lock", "1-abc_0_0", "psm_1-ab", "1-ab", "sem.mp-1-ab_0",
+    f"{KEYS}c", "omni_0_to_1_kv_cache_11-ab__cfg_text",
+)  # fmt: skip
 
 
 def test_every_piece_of_an_aborted_request_goes_and_no_other(tmp_path):

@@ -65,7 +65,7 @@ class OmniKind:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise wrong(spec, f"engine_args: {error}", "arguments are plain values") from None
 
-    def frontend(self, spec: StageSpec) -> OmniFrontend:
+    def frontend(self, spec: StageSpec) -> Frontend:
         """The stage's front-end; cheap for this kind."""
         return OmniFrontend(spec)
 
@@ -83,7 +83,7 @@ class OmniKind:
 
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """The child for one generation. Its output is unbuffered: it may end at once, and its last words count."""
-        env = {**spec.env, **device_env(spec.devices)}
+        env = self.environment(spec, replica)
         return Launch(
             stage=spec.name,
             replica=replica,
@@ -92,6 +92,10 @@ class OmniKind:
             env=env,
             payload=self.encoded(spec, {**self.payload(spec), "env": env, **addresses}),
         )
+
+    def environment(self, spec: StageSpec, replica: int) -> dict[str, str]:
+        """What the child's process gets on top of ours."""
+        return {**spec.env, **device_env(spec.devices)}
 
     def payload(self, spec: StageSpec) -> dict[str, Any]:
         """What the child reads from its stdin, beside ``env``, ``address`` and ``identity``."""
