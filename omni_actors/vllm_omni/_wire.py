@@ -49,10 +49,13 @@ class OmniCoreCodec(EngineCoreCodec):
 
     def encode_abort(self, keys: Sequence[str]) -> list[Any]:
         """By their names."""
-        names = [name_of(key) for key in keys]
-        for name in names:
-            self._keys.pop(name, None)
-        return super().encode_abort(names)
+        for key in keys:
+            self.forget(key)
+        return super().encode_abort([name_of(key) for key in keys])
+
+    def forget(self, key: str) -> None:
+        """Its name is nobody's any more."""
+        self._keys.pop(name_of(key), None)
 
     def _with_keys(self, frames: Sequence[Any]) -> Any:
         outputs = self._decode_named(frames)
