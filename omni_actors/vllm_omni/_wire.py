@@ -97,6 +97,11 @@ class OmniOutputs:
             # Its state is unknown now, and it has no way to fail one request alone: this generation is over.
             words = f"vLLM-Omni could not process its outputs: {type(error).__name__}: {error}"
             raise ProtocolError(words) from error
+        for output in outputs:
+            if (
+                output.finish_reason is not None
+            ):  # what it has counted is for vLLM-Omni's own stage pool, and would stay
+                self._processor.pop_native_text_metrics(name_of(output.request_id))
         aborts: list[str] = done.reqs_to_abort
         return aborts
 

@@ -115,7 +115,8 @@ def grown(before, after):
     for name in after:
         for side in ("engine", "worker"):
             old, new = before[name][side]["sizes"], after[name][side]["sizes"]
-            found |= {f"{name} {path}": (old.get(path, 0), size) for path, size in new.items() if size > old.get(path, 0)}
+            more = {path: (old.get(path, 0), size) for path, size in new.items() if size > old.get(path, 0)}
+            found |= {f"{name} {path}": sizes for path, sizes in more.items()}
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a pipeline of vLLM-Omni stages holds, on both sides: counted in its host, and in its engines by their own word."""
+"""What a pipeline of vLLM-Omni stages holds, on both sides: counted in its host, and asked of its engines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ __all__ = ["Watched", "watch_engines"]
 PROGRAM = Path(__file__).with_name("watched_core.py")
 CLEAN_S = 15.0
 """For all that is left of aborted requests to be gone: the last sweep of shared memory is after five seconds."""
+
+LAST_STEP = ("_batch_req_ids",)
+"""What remembers the requests of an engine's last step, and no others."""
 
 
 def watch_engines(monkeypatch):
@@ -64,7 +67,8 @@ class Watched:
         free = self._free.setdefault(name, engine["free_blocks"])
         counts = {"running": 0, "waiting": 0, "requests": 0, "free_blocks": free}
         found = [f"{name}: {what} {engine[what]}" for what, count in counts.items() if engine[what] != count]
-        return found + [f"{name}: {path}" for side in ("engine", "worker") for path in engine[side]["named"]]
+        named = [path for side in ("engine", "worker") for path in engine[side]["named"]]
+        return found + [f"{name}: {path}" for path in named if not path.endswith(LAST_STEP)]
 
     async def clean(self):
         """Wait until nothing is left. Raises AssertionError, with what is, after ``CLEAN_S``."""

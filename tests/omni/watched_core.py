@@ -66,7 +66,7 @@ def _collections(thing, path, depth, seen):
 
 
 def _inner(collection):
-    """What is in a small one may hold more; nobody keeps a request of which there are a thousand in a thousand lists."""
+    """What is in a small one may hold more. In one of a thousand things nothing but things is looked for."""
     entries = list(collection.values()) if isinstance(collection, dict) else list(collection)
     return entries[:64] if len(entries) <= 256 else ()
 
