@@ -19,7 +19,7 @@ from .test_same_outputs import answer, same
 __all__ = ["LIMITS", "Fault", "Matrix", "failure", "faults"]
 
 GONE_S = 5.0
-NOISE_S = 2.0
+NOISE_S = 3.0
 """What a busy machine may add to a bound."""
 RESTART_S = 300.0
 

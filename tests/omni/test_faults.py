@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -35,7 +36,6 @@ PROMPT = {"qwen3_tts": "read", "qwen3_omni": "hello", "qwen2_5_omni": "text"}
 FEW = [
     Fault(stage=1, phase="stream"),
     Fault(stage=0, phase="waiting"),
-    Fault(stage=1, phase="admitted"),
     Fault(stage=1, phase="stream", signum=signal.SIGSTOP),
 ]
 START_S = 300.0
@@ -68,8 +68,6 @@ async def matrix(model, cases, monkeypatch):
     watch_engines(monkeypatch)
     pieces, stories = segments(), []
     async with open_omni(spec_of(model)) as omni:
-        family = Watch([each for pid in omni.pids().values() for each in (pid, *descendants(pid))])
-        family.close()
         under_test = Matrix(omni, Watched(omni, pieces), PROMPT[model.name])
         await under_test.begin()
         for case in cases:
@@ -105,6 +103,11 @@ async def test_three_stages(model, request, nothing_left, monkeypatch):
     await matrix(request.getfixturevalue(f"tiny_{model}"), list(faults(3)), monkeypatch)
 
 
+def settled(omni, pid, health):
+    """Whether the talker that was this process is down, or another one is ready."""
+    return health.stages[1].state == "down" or (health.ready and omni.pids().get("talker/0") != pid)
+
+
 @pytest.mark.skipif(not WHOLE, reason="four starts of a stage: with OMNI_ACTORS_WHOLE_MATRIX=1")
 async def test_a_prompt_that_kills_its_stage_does_so_four_times_and_no_more(tiny_qwen2_5_omni, nothing_left):
     """Without a penalty vLLM-Omni's runner fails on a talker's request, and takes its engine with it."""
@@ -118,7 +121,7 @@ async def test_a_prompt_that_kills_its_stage_does_so_four_times_and_no_more(tiny
             assert (error.stage, error.generation) == ("talker", generation)
             assert error.stderr_tail
             with trio.fail_after(START_S):
-                await omni.wait_health(lambda health: health.ready or health.stages[1].state == "down")
+                await omni.wait_health(partial(settled, omni, error.pid))
         assert omni.health().stages[1].state == "down"
         begun = trio.current_time()
         async with omni.generate(prompt) as stream:
@@ -129,7 +132,7 @@ async def test_a_prompt_that_kills_its_stage_does_so_four_times_and_no_more(tiny
             assert await failure(stream) is None
 
 
-@pytest.mark.parametrize("after_s", [1.0, 8.0])
+@pytest.mark.parametrize("after_s", [1.0, 8.0] if WHOLE else [8.0])
 async def test_a_start_that_is_given_up_leaves_nothing(tiny_qwen3_tts, nothing_left, after_s):
     with trio.move_on_after(START_S) as scope:
         spec = spec_of(tiny_qwen3_tts)
