@@ -27,7 +27,6 @@ from .test_same_outputs import answer, same, segments
 from .watched import Watched, watch_engines
 
 HERE = Path(__file__).parent
-WHOLE = bool(os.environ.get("OMNI_ACTORS_ABORTS"))
 COUNT = int(os.environ.get("OMNI_ACTORS_ABORTS", 75))
 SEED = int(os.environ.get("OMNI_ACTORS_SEED", 0))
 BATCH = 25
@@ -153,9 +152,10 @@ async def many_aborts(model, names, monkeypatch):
             await watched.clean()
             held = await watched.held()
             first = first or held
+            print(f"{start + BATCH} of {COUNT}: {trio.current_time() - begun:.0f} s, {memory_kb(held)}", flush=True)
         took_s = trio.current_time() - begun
         engines = Watch([pid for pid in omni.pids().values() for pid in (pid, *descendants(pid))])
-        assert set(omni.statistics().ended) <= {Kind.FINISHED, Kind.ABORTED, Kind.TIMED_OUT}
+        assert omni.statistics().ended[Kind.FAILED] == 0
     memory = {name: (old, memory_kb(held)[name]) for name, old in memory_kb(first).items()}
     growth = grown(first, held)
     print(f"\n{model.name}: {COUNT} aborts (seed {SEED}) in {took_s:.0f} s; the slowest was gone after {slow_s:.2f} s")
@@ -164,7 +164,7 @@ async def many_aborts(model, names, monkeypatch):
     engines.close()
     assert segments() <= before
     assert growth == {}
-    assert all(new - old < GROWTH_KB for old, new in memory.values())
+    assert all(new - old < GROWTH_KB for old, new in memory.values()), memory
 
 
 async def test_qwen3_tts(tiny_qwen3_tts, monkeypatch):
