@@ -11,6 +11,7 @@ import math
 import os
 import random
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import attrs
@@ -61,7 +62,7 @@ async def given_up(omni, prompt, plan):
     """At which point it was, in words."""
     timeout_s = plan.after_s if plan.way == "timeout" else None
     read, stream = 0, None
-    with trio.CancelScope() as scope, _timeouts():
+    with trio.CancelScope() as scope, suppress(RequestTimeout):
         if plan.way == "cancel":
             scope.deadline = trio.current_time() + plan.after_s
         async with omni.generate(prompt, request_id=plan.name, timeout_s=timeout_s) as stream:
@@ -83,14 +84,6 @@ async def given_up(omni, prompt, plan):
     if stream.terminal.kind is Kind.FINISHED:
         return "too late: finished"
     return f"after {read} outputs"
-
-
-class _timeouts:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        return isinstance(error, RequestTimeout)
 
 
 async def batch(omni, prompts, plans, width, tally):
@@ -152,7 +145,10 @@ async def many_aborts(model, names, monkeypatch):
             await watched.clean()
             held = await watched.held()
             first = first or held
-            print(f"{start + BATCH} of {COUNT}: {trio.current_time() - begun:.0f} s, {memory_kb(held)}", flush=True)
+            print(
+                f"{min(start + BATCH, COUNT)} of {COUNT}: {trio.current_time() - begun:.0f} s, {memory_kb(held)}",
+                flush=True,
+            )
         took_s = trio.current_time() - begun
         engines = Watch([pid for pid in omni.pids().values() for pid in (pid, *descendants(pid))])
         assert omni.statistics().ended[Kind.FAILED] == 0
