@@ -123,7 +123,7 @@ async def many_aborts(model, names, monkeypatch):
     prompts = [PROMPTS[name](str(model)) for name in names]
     deploy = HERE / "deploy" / f"{model.name}.yaml"
     spec = pipeline(str(model), deploy_config=str(deploy), trust_remote_code=True)
-    tally, slow_s = Counter(), 0.0
+    tally, slow_s, took_s = Counter(), 0.0, 0.0
     async with open_omni(spec) as omni:
         watched = Watched(omni, before)
         expected = [await answer(omni, name) for name in names]
@@ -149,7 +149,6 @@ async def many_aborts(model, names, monkeypatch):
                 f"{min(start + BATCH, COUNT)} of {COUNT}: {trio.current_time() - begun:.0f} s, {memory_kb(held)}",
                 flush=True,
             )
-        took_s = trio.current_time() - begun
         engines = Watch([pid for pid in omni.pids().values() for pid in (pid, *descendants(pid))])
         assert omni.statistics().ended[Kind.FAILED] == 0
     memory = {name: (old, memory_kb(held)[name]) for name, old in memory_kb(first).items()}
