@@ -18,8 +18,8 @@ PROGRAM = Path(__file__).with_name("watched_core.py")
 CLEAN_S = 15.0
 """For all that is left of aborted requests to be gone: the last sweep of shared memory is after five seconds."""
 
-LAST_STEP = ("_batch_req_ids",)
-"""What remembers the requests of an engine's last step, and no others."""
+LATEST = ("_batch_req_ids", "_omni_connector._pending_keys")
+"""What remembers the requests of an engine's last step, or of the last pieces it sent, until it has others."""
 
 
 def watch_engines(monkeypatch):
@@ -68,7 +68,7 @@ class Watched:
         counts = {"running": 0, "waiting": 0, "requests": 0, "free_blocks": free}
         found = [f"{name}: {what} {engine[what]}" for what, count in counts.items() if engine[what] != count]
         named = [path for side in ("engine", "worker") for path in engine[side]["named"]]
-        return found + [f"{name}: {path}" for path in named if not path.endswith(LAST_STEP)]
+        return found + [f"{name}: {path}" for path in named if not path.endswith(LATEST)]
 
     async def clean(self):
         """Wait until nothing is left. Raises AssertionError, with what is, after ``CLEAN_S``."""
