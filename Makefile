@@ -10,7 +10,7 @@ OMNI_BIN := $(OMNI_VENV)/bin
 OMNI_STAMP := $(OMNI_VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
+.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real chaos-omni lint bench mutation train clean prove mutants vllm-tests
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
@@ -21,6 +21,7 @@ help:
 	@echo "make fuzz       requests from the server's own OpenAPI, on fakes and on tiny-omni (N=300 for each operation)"
 	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
 	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED), and the whole failure matrix"
+	@echo "make chaos-omni 1000 aborts at random points on vLLM-Omni's stages (N, SEED), and the whole failure matrix on them"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
@@ -93,6 +94,9 @@ chaos: setup
 chaos-real: setup
 	$(BIN)/python -m omni_actors.testing.chaos --real --verbose --count $(or $(N),10) --seed $(or $(SEED),0)
 	OMNI_ACTORS_WHOLE_MATRIX=1 $(BIN)/python -m pytest tests/engines/test_real_matrix.py
+
+chaos-omni: setup-omni
+	OMNI_ACTORS_ABORTS=$(or $(N),1000) OMNI_ACTORS_SEED=$(or $(SEED),0) OMNI_ACTORS_WHOLE_MATRIX=1 $(OMNI_BIN)/python -m pytest -s -o faulthandler_timeout=7200 tests/omni/test_many_aborts.py tests/omni/test_faults.py
 
 lint: setup
 	$(BIN)/ruff check .

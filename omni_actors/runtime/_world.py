@@ -21,6 +21,10 @@ from omni_actors.transport import Transport
 __all__ = ["World", "engine_kind", "real_world"]
 
 
+def _new_salt() -> str:
+    return secrets.token_hex(3)
+
+
 @attrs.frozen(kw_only=True)
 class World:
     """``kinds`` are engine kinds beside the installed ones. ``salt`` makes the keys of requests this runtime's own."""
@@ -28,7 +32,7 @@ class World:
     launcher: Launcher
     transport: Transport
     kinds: Mapping[str, EngineKind] = attrs.field(factory=dict)
-    salt: str = attrs.field(factory=lambda: secrets.token_hex(3))
+    salt: str = attrs.field(factory=_new_salt)
 
 
 Worlds = Callable[[PipelineSpec], AbstractAsyncContextManager[World]]
@@ -41,12 +45,13 @@ async def real_world(spec: PipelineSpec) -> AsyncIterator[World]:
     from omni_actors.transport import RunFolder, ZmqTransport, sweep_stale
 
     sweep_stale()
-    folder = RunFolder()
+    folder, salt = RunFolder(), _new_salt()
     try:
         transport = ZmqTransport(folder.path)
         try:
-            async with open_launcher(cookie=f"omni-{secrets.token_hex(8)}", run_folder=str(folder.path)) as launcher:
-                yield World(launcher=launcher, transport=transport)
+            cookie = f"omni-{secrets.token_hex(8)}"
+            async with open_launcher(cookie=cookie, run_folder=str(folder.path), salt=salt) as launcher:
+                yield World(launcher=launcher, transport=transport, salt=salt)
         finally:
             transport.close()
     finally:

@@ -140,6 +140,9 @@ class FakeCoreCodec:
         """A list of keys."""
         return self._frames(ABORT, keys)
 
+    def forget(self, key: str) -> None:
+        """Nothing was noted of it."""
+
     def encode_utility(self, call_id: int, method: str, args: Sequence[Any]) -> list[Any]:
         """Client index, call, method, arguments."""
         return self._frames(UTILITY, (0, call_id, method, args))

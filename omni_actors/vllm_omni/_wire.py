@@ -45,10 +45,15 @@ class OmniCoreCodec(EngineCoreCodec):
 
     def encode_abort(self, keys: Sequence[str]) -> list[Any]:
         """By their names."""
-        names = [self._names.pop(key) for key in keys if key in self._names]
-        for name in names:
-            del self._keys[name]
+        names = [self._names[key] for key in keys if key in self._names]
+        for key in keys:
+            self.forget(key)
         return super().encode_abort(names)
+
+    def forget(self, key: str) -> None:
+        """Its name is nobody's any more."""
+        if (name := self._names.pop(key, None)) is not None:
+            del self._keys[name]
 
     def _with_keys(self, frames: Sequence[Any]) -> Any:
         outputs = self._decode_named(frames)
@@ -84,14 +89,21 @@ class OmniOutputs:
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """As in ``TextProcessor``."""
+        ended = [state.external_req_id for output in outputs if (state := self._ended(output)) is not None]
         try:
             done = self._processor.process_outputs(outputs, step.timestamp, None)
         except Exception as error:
             # Its state is unknown now, and it has no way to fail one request alone: this generation is over.
             words = f"vLLM-Omni could not process its outputs: {type(error).__name__}: {error}"
             raise ProtocolError(words) from error
+        for name in ended:  # what has been counted of it is for vLLM-Omni's own stage pool, and would stay
+            self._processor.pop_native_text_metrics(name)
         aborts: list[str] = done.reqs_to_abort
         return aborts
+
+    def _ended(self, output: Any) -> Any:
+        """The state of the request whose last output this is."""
+        return None if output.finish_reason is None else self._processor.request_states.get(output.request_id)
 
     def drop(self, keys: Iterable[str]) -> None:
         """As in ``TextProcessor``."""

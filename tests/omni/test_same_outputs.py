@@ -54,7 +54,7 @@ async def pictures(omni, name):
     params = {stages[number].name: changed for number, changed in PARAMS[name].items()}
     asked = PROMPTS[name](stages[0].model)
     async with omni.generate(asked, sampling=params, modalities=MODALITIES[name]) as stream:
-        return [np.asarray(output.image) async for output in stream if output.image is not None]
+        return [output.image.numpy() async for output in stream if output.image is not None]
 
 
 async def several(omni, names, answer=answer):

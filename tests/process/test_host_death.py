@@ -22,10 +22,10 @@ ROOT = HERE.parent.parent
 
 
 @contextmanager
-def host_of_a_family(folder: Path, mode: str) -> Iterator[tuple[subprocess.Popen[str], dict]]:
+def host_of_a_family(folder: Path, mode: str, salt: str = "000000") -> Iterator[tuple[subprocess.Popen[str], dict]]:
     folder.mkdir(mode=0o700)
     (folder / "engine.sock").touch()
-    command = [sys.executable, str(HERE / "host_program.py"), str(folder), f"test-{secrets.token_hex(8)}", mode]
+    command = [sys.executable, str(HERE / "host_program.py"), str(folder), f"test-{secrets.token_hex(8)}", mode, salt]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, process_group=0) as host:
         assert host.stdout is not None
@@ -59,6 +59,22 @@ def test_sigkill_of_the_host_leaves_nothing(tmp_path, watch, mode):
         assert reaper.alive_after(1.0) == set()
         assert not block.exists()
         assert not folder.exists()
+
+
+def test_what_its_engines_had_for_each_other_in_shared_memory_goes_too(tmp_path, watch):
+    salt = secrets.token_hex(3)
+    piece, stranger = Path("/dev/shm", f"1-{salt}_0_0"), Path("/dev/shm", f"test-{salt}")
+    with host_of_a_family(tmp_path / "omni-run", "running", salt) as (host, who):
+        reaper = watch(who["reaper"])
+        piece.touch()
+        stranger.touch()
+        try:
+            host.kill()
+            assert reaper.alive_after(5.0) == set()
+            assert (piece.exists(), stranger.exists()) == (False, True)
+        finally:
+            stranger.unlink()
+            piece.unlink(missing_ok=True)
 
 
 def test_a_signal_to_the_reaper_does_not_stop_it(tmp_path, watch):

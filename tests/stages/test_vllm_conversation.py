@@ -26,6 +26,8 @@ class Schedules(RuleBasedStateMachine):
         super().__init__()
         self.frontend = FakeFrontend(StageSpec(name="t", engine="fake-core"))
         codec, processor = self.frontend.codec(), self.frontend.processor()
+        self.forgotten = []
+        codec.forget = self.forgotten.append
         self.talk = Conversation(codec, processor, lambda hashes: None, WHERE)
         self.engine = set()  # what the engine runs
         self.wire = []  # our aborts and barriers, not yet heard
@@ -89,6 +91,7 @@ class Schedules(RuleBasedStateMachine):
         if self.history[key] == [] and key in self.engine:
             self.engine.discard(key)
             self.talk.withdraw(key)
+            assert self.forgotten[-1:] == [key]
             self.record()
 
     def receive(self, step):

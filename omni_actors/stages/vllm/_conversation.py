@@ -241,6 +241,7 @@ class Conversation:
     def withdraw(self, key: str, error: OmniError | None = None) -> None:
         """This lease's ADD never left: it is released (or failed) at once, without a barrier."""
         self.meter.drop([key])
+        self._codec.forget(key)
         if (lease := self._forget_live(key)) is not None and lease.tokens is None:
             self._processor.drop([key])
         if key in self._releasing:

@@ -48,6 +48,9 @@ class EngineCoreCodec:
         """Keys to forget. The engine never answers this."""
         return self._frames(self._abort, keys)
 
+    def forget(self, key: str) -> None:
+        """Nothing was noted of it."""
+
     def encode_utility(self, call_id: int, method: str, args: Sequence[Any]) -> list[Any]:
         """A call of any public method of the engine; its answer carries ``call_id``."""
         return self._frames(self._utility, (0, call_id, method, args))

@@ -53,6 +53,9 @@ class CoreCodec(Protocol):
 
     def encode_abort(self, keys: Sequence[str]) -> list[Any]: ...
 
+    def forget(self, key: str) -> None:
+        """This key's ADD was made, but never left."""
+
     def encode_utility(self, call_id: int, method: str, args: Sequence[Any]) -> list[Any]:
         """Raises InvalidRequest for arguments that this wire cannot carry."""
 
