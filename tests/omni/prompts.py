@@ -72,7 +72,7 @@ PROMPTS = {
     "bagel red": lambda model: bagel(
         "make it red", modalities=["img2img"], multi_modal_data={"img2img": picture(64, 64)}
     ),
-    "glm cat": lambda model: glm("a cat with a sign", modalities=["image"]),
+    "glm cat": lambda model: glm('a cat with a sign that says "meow"', modalities=["image"]),
     "glm red": lambda model: glm("make it red", modalities=["img2img"], multi_modal_data={"image": picture(64, 64)}),
 }  # fmt: skip
 

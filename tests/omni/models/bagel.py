@@ -25,6 +25,8 @@ LATENTS = 32
 """A side of the largest picture, in patches of 16 pixels: vLLM-Omni's diffusion engine warms up with 512 by 512."""
 LATENT = 64
 """Numbers in a patch of latents: 2 by 2 of 16 channels."""
+_HEARD = 4.0
+"""So much larger are the values of attention and what is made of them, or a prompt would hardly show in the picture."""
 
 _NAMES = {
     "turn_bos_token": "<|im_start|>",
@@ -133,9 +135,11 @@ def _model(vocabulary: int) -> Weights:
 def _thinker_layer(layer: str, kind: str) -> Weights:
     """``kind``: for words, or for the latents of pictures."""
     keys = LAYERS["num_key_value_heads"] * HEAD_DIM
-    for name, size in {"q": HIDDEN, "k": keys, "v": keys}.items():
+    for name, size in {"q": HIDDEN, "k": keys}.items():
         yield from _linear(f"{layer}.self_attn.{name}_proj{kind}", size, HIDDEN)
-    yield f"{layer}.self_attn.o_proj{kind}.weight", _random(HIDDEN, HIDDEN)
+    yield f"{layer}.self_attn.v_proj{kind}.weight", _HEARD * _random(keys, HIDDEN)
+    yield f"{layer}.self_attn.v_proj{kind}.bias", _random(keys)
+    yield f"{layer}.self_attn.o_proj{kind}.weight", _HEARD * _random(HIDDEN, HIDDEN)
     for name in ("q_norm", "k_norm"):
         yield f"{layer}.self_attn.{name}{kind}.weight", _ones(HEAD_DIM)
     for name, sizes in {"gate": (INNER, HIDDEN), "up": (INNER, HIDDEN), "down": (HIDDEN, INNER)}.items():

@@ -91,11 +91,13 @@ def _writer() -> GlmImageForConditionalGeneration:
 
 
 def _painter() -> GlmImageTransformer2DModel:
-    """What diffusers starts as zeros is filled, or neither text nor codes would be seen."""
+    """What diffusers starts as zeros is filled, and attention counts for more, or text would hardly be seen."""
     model = GlmImageTransformer2DModel(**_TRANSFORMER)
-    for parameter in model.parameters():
+    for name, parameter in model.named_parameters():
         if parameter.dim() > 1 and not parameter.any():
             torch.nn.init.normal_(parameter, std=0.05)
+        if "to_v" in name or "to_out" in name:
+            parameter.data.mul_(4)
     return model
 
 
