@@ -93,13 +93,14 @@ def diffusion_config(model: str, options: Mapping[str, Any], stage_id: int) -> A
     """vLLM-Omni's OmniDiffusionConfig of one diffusion stage, for its engine. Raises what vLLM-Omni raises."""
     from vllm_omni.distributed.omni_connectors.utils.initialization import resolve_omni_kv_config_for_stage
     from vllm_omni.engine import stage_init_utils as theirs
+    from vllm_omni.entrypoints.utils import inject_omni_kv_config
 
     resolution = resolve(model, options)
     stage = resolution.stage_by_id(stage_id)
     transfer, _ = _connector(model, resolution, stage_id)
     connector, source, target = resolve_omni_kv_config_for_stage(transfer, stage_id)
     if connector:
-        theirs.inject_omni_kv_config(stage, connector, source, target)
+        inject_omni_kv_config(stage, connector, source, target)
     theirs.inject_kv_stage_info(stage, stage_id, list(resolution.stage_configs))
     return theirs.build_diffusion_config(model, stage, theirs.extract_stage_metadata_from_omni_stage_config(stage))
 
