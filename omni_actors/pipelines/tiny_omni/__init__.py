@@ -46,7 +46,7 @@ _SMALL_ENGINE: Mapping[str, Any] = {
 _SMALL_ENV: Mapping[str, str] = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    "TORCH_COMPILE_DISABLE": "1",  # eager as it is, or vLLM would compile at the first request for logprobs, all waiting
+    "TORCH_COMPILE_DISABLE": "1",  # or the first request for logprobs makes everybody wait for a compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # one thread, bound to nothing: a worker need not import all of vLLM again
 }
