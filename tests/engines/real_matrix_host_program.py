@@ -14,13 +14,14 @@ from omni_actors.config import PipelineSpec, resolve
 LONG = {"ignore_eos": True, "max_tokens": 180}
 
 
-def spec() -> PipelineSpec:
+def spec(method: str) -> PipelineSpec:
     (thinker, *_) = resolve("tiny-omni", ()).spec.stages
-    return PipelineSpec(name="matrix", stages=[attrs.evolve(thinker, output="text")])
+    env = {**thinker.env, "VLLM_WORKER_MULTIPROC_METHOD": method}
+    return PipelineSpec(name="matrix", stages=[attrs.evolve(thinker, output="text", env=env)])
 
 
-async def main(load: str) -> None:
-    async with open_omni(spec()) as omni:
+async def main(load: str, method: str) -> None:
+    async with open_omni(spec(method)) as omni:
         async with omni.generate("What is two plus three?") as stream:
             await stream.result()
         for _ in range(1_000_000 if load == "loaded" else 0):
@@ -34,6 +35,6 @@ async def main(load: str) -> None:
 
 if __name__ == "__main__":
     try:
-        trio.run(main, sys.argv[1])
+        trio.run(main, *sys.argv[1:])
     except* KeyboardInterrupt:
         sys.exit(130)

@@ -9,22 +9,34 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 
-def said_by(program: Path) -> dict[str, Any]:
-    """AsyncLLM's answers, from a process of its own that has ended before ours begins."""
+@contextmanager
+def said_by(program: Path) -> Iterator[Callable[[], dict[str, Any]]]:
+    """AsyncLLM's answers, from a process of its own. It starts now; the answers are there when they are asked for."""
     pytest.importorskip("vllm")
-    done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=300, check=False, env=os.environ
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
+        process = subprocess.Popen([sys.executable, str(program)], stdout=out, stderr=errors, env=dict(os.environ))
+
+        @cache
+        def answers() -> dict[str, Any]:
+            code = process.wait(300)
+            out.seek(0), errors.seek(0)
+            assert code == 0, errors.read()[-3000:]
+            return json.loads(out.read().splitlines()[-1])
+
+        try:
+            yield answers
+        finally:
+            process.kill()
+            process.wait()
 
 
 @contextmanager

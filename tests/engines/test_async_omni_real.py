@@ -7,6 +7,7 @@ import importlib.util
 import json
 import logging
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,21 @@ ENDLESS = {"temperature": 0, "max_tokens": 200, "ignore_eos": True}
 
 
 @pytest.fixture(scope="module")
-def said_by_vllm() -> dict:
-    return said_by(PROGRAM)
+def vllms_answers() -> Iterator[Callable[[], dict]]:
+    """It makes them while ours starts."""
+    with said_by(PROGRAM) as answers:
+        yield answers
 
 
 @pytest.fixture(scope="module")
-def omni(said_by_vllm):
+def omni(vllms_answers):
     with opened(cases.thinker()) as omni:
         yield omni
+
+
+@pytest.fixture(scope="module")
+def said_by_vllm(vllms_answers) -> dict:
+    return vllms_answers()
 
 
 @pytest.mark.parametrize("kind", cases.KINDS)

@@ -41,6 +41,8 @@ LOADS = [
 ]
 CASES = [(load, member, signum) for load, signum in LOADS for member in ("worker", "engine")]
 HOSTS = LOADS
+METHODS = {"loaded": "spawn", "idle": "fork"}
+"""How vLLM's workers come about: as in anybody's stage, and as in tiny-omni."""
 GONE_S = 5.0
 START_S = 400.0
 LONG = {"ignore_eos": True, "max_tokens": 180}
@@ -62,10 +64,11 @@ class Seen:
     held_memory: int
 
 
-def spec(replicas: int) -> PipelineSpec:
+def spec(load: str, replicas: int) -> PipelineSpec:
     (thinker, *_) = resolve("tiny-omni", ()).spec.stages
     limits = attrs.evolve(thinker.deadlines, backoff_first_s=1000.0, backoff_max_s=1000.0)
-    stage = attrs.evolve(thinker, output="text", replicas=replicas, deadlines=limits)
+    env = {**thinker.env, "VLLM_WORKER_MULTIPROC_METHOD": METHODS[load]}
+    stage = attrs.evolve(thinker, output="text", replicas=replicas, deadlines=limits, env=env)
     return PipelineSpec(name="matrix", stages=[stage])
 
 
@@ -134,12 +137,12 @@ def leases(omni: OmniRuntime):
 
 
 def all_hit(cases: list[Case]) -> dict[Case, Seen]:
-    """These cases, in one pipeline."""
+    """These cases, all of one load, in one pipeline."""
     seen: dict[Case, Seen] = {}
 
     async def main() -> None:
         with trio.fail_after(START_S):
-            async with open_omni(spec(len(cases))) as omni:
+            async with open_omni(spec(cases[0][0], len(cases))) as omni:
                 for replica, case in enumerate(cases):
                     seen[case] = await hit(omni, case, replica)
                     # The next case counts on those that are left, and an engine that was asked to end takes its time.
@@ -189,7 +192,7 @@ def end_host(case: tuple[str, int], base: Path) -> tuple[int, set[int], tuple[st
     """Its exit code; who is alive 5 s later; the shared memory and the files that it left."""
     load, signum = case
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(base), "VLLM_LOGGING_LEVEL": "ERROR"}
-    command = [sys.executable, str(PROGRAM), load]
+    command = [sys.executable, str(PROGRAM), load, METHODS[load]]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as process:
         watchdog = threading.Timer(START_S, process.kill)  # a silent host fails the test, it does not hang it
         watchdog.start()

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import math
 import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -34,12 +35,14 @@ ServerProcess = load(HERE.parent / "serve" / "server_process.py").ServerProcess
 
 
 @pytest.fixture(scope="module")
-def said_by_vllm() -> dict:
-    return said_by(PROGRAM)
+def vllms_answers() -> Iterator[Callable[[], dict]]:
+    """It makes them while ours starts."""
+    with said_by(PROGRAM) as answers:
+        yield answers
 
 
 @pytest.fixture(scope="module")
-def omni(said_by_vllm):
+def omni(vllms_answers):
     with opened(cases.embedder()) as omni:
         yield omni
 

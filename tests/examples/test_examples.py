@@ -4,11 +4,44 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SLOW = {
+    "test_ask": ("ask.py", "What is two plus three?"),
+    "test_ask_asyncio": ("ask_asyncio.py",),
+    "test_ask_script": ("ask_script.py",),
+    "test_asyncio_library_in_trio": ("asyncio_library_in_trio.py",),
+    "test_guest_mode": ("guest_mode.py",),
+    "test_port_from_vllm_omni": ("port_from_vllm_omni.py",),
+}
+"""What the tests of real engines run."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """For the one that writes files."""
+    return tmp_path_factory.mktemp("ask")
+
+
+@pytest.fixture(scope="module")
+def under_way(request, folder) -> Iterator[dict[str, Future[str]]]:
+    """Those that were asked for, two at a time: alone, each leaves one core idle for a third of its time."""
+    asked = [item.name for item in request.session.items if item.path == request.path and item.name in SLOW]
+    with ThreadPoolExecutor(2) as pool:
+        where = {"test_ask": folder}
+        yield {name: pool.submit(run, *SLOW[name], cwd=where.get(name, EXAMPLES)) for name in asked}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def out(request, under_way) -> str:
+    """What this test's example said."""
+    return under_way[request.node.name].result()
 
 
 def run(name: str, *args: str, cwd: Path = EXAMPLES) -> str:
@@ -36,24 +69,22 @@ def test_own_pipeline():
 
 
 @pytest.mark.engine
-def test_ask(tmp_path):
-    out = run("ask.py", "What is two plus three?", cwd=tmp_path)
+def test_ask(out, folder):
     assert "Two plus three is five." in out
-    assert (tmp_path / "answer.wav").stat().st_size > 24_000
-    assert (tmp_path / "answer-1.png").read_bytes().startswith(b"\x89PNG")
+    assert (folder / "answer.wav").stat().st_size > 24_000
+    assert (folder / "answer-1.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.engine
-def test_ask_asyncio():
-    out = run("ask_asyncio.py")
+def test_ask_asyncio(out):
     assert "What is two plus three? Two plus three is five." in out
     assert "What is nine minus four? Nine minus four is five." in out
     assert out.count("s of speech)") == 2
 
 
 @pytest.mark.engine
-def test_ask_script():
-    lines = run("ask_script.py").splitlines()
+def test_ask_script(out):
+    lines = out.splitlines()
     assert lines[0].startswith("What is two plus three? Two plus three is five. (")
     assert lines[1] == "'': the question is empty"
     assert lines[2].startswith("What is nine minus four? Nine minus four is five. (")
@@ -62,8 +93,8 @@ def test_ask_script():
 
 
 @pytest.mark.engine
-def test_guest_mode():
-    assert run("guest_mode.py").splitlines() == [
+def test_guest_mode(out):
+    assert out.splitlines() == [
         "started: painter, talker, thinker, vocoder",
         "What is two plus three? Two plus three is five.",
         "What is nine minus four? Nine minus four is five.",
@@ -71,16 +102,16 @@ def test_guest_mode():
 
 
 @pytest.mark.engine
-def test_asyncio_library_in_trio():
-    assert sorted(run("asyncio_library_in_trio.py").splitlines()) == [
+def test_asyncio_library_in_trio(out):
+    assert sorted(out.splitlines()) == [
         "asyncio: What is nine minus four? Nine minus four is five.",
         "trio: What is two plus three? Two plus three is five.",
     ]
 
 
 @pytest.mark.engine
-def test_port_from_vllm_omni():
-    lines = sorted(run("port_from_vllm_omni.py").splitlines())
+def test_port_from_vllm_omni(out):
+    lines = sorted(out.splitlines())
     assert lines[0].startswith("difference: Nine minus four is five. (")
     assert lines[1].startswith("empty: InvalidRequest (400): ")
     assert lines[2].startswith("sum: Two plus three is five. (")

@@ -28,10 +28,22 @@ from omni_actors.config import PipelineSpec
 from omni_actors.testing import MemoryWorld
 from omni_actors.testing.rigs import speech
 
+from .server_process import Lent
+
 RATE = 24_000
 PIECES = ((0.5, -0.5, 0.25), (1.5, -1.5), (0.0, 0.125, -0.125, 0.75))
 """What the fake vocoder says; the second piece is too loud."""
 PCM = b"".join(struct.pack("<h", int(max(-1, min(1, sample)) * 32767)) for piece in PIECES for sample in piece)
+
+
+@pytest.fixture(scope="session")
+def lent() -> Iterator[Lent]:
+    """A real server of a model named answers."""
+    lent = Lent("--", "--served-model-name", "answers")
+    try:
+        yield lent
+    finally:
+        lent.close()
 
 
 @pytest.fixture

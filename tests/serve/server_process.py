@@ -140,6 +140,26 @@ class ServerProcess:
         shutil.rmtree(self._base, ignore_errors=True)
 
 
+class Lent:
+    """A server for those who leave it as they found it, and last of all for who stops it: ``server()``."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._arguments = arguments
+        self._server: ServerProcess | None = None
+
+    def server(self) -> ServerProcess:
+        """The one that runs, or a new one."""
+        if self._server is None or self._server.process.poll() is not None:
+            self.close()
+            self._server = ServerProcess(*self._arguments)
+        return self._server
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+
 def ready_within(http: httpx.Client, status: int, limit_s: float, naming: str = "") -> httpx.Response:
     """The first answer of ``/ready`` with this status that has this name in it; each look is a round trip."""
     deadline = time.monotonic() + limit_s

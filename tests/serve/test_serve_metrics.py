@@ -13,8 +13,6 @@ import pytest
 import vllm
 from prometheus_client.parser import text_string_to_metric_families
 
-from .server_process import ServerProcess
-
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
 
 GOLDEN = Path(__file__).parents[1] / "golden" / f"metrics-{vllm.__version__}.json"
@@ -23,14 +21,10 @@ MESSAGES = [{"role": "user", "content": "What is two plus three?"}]
 LONG = [{"role": "user", "content": "What is two plus three, nine minus four, one plus one, and six minus two?"}]
 
 
-@pytest.fixture(scope="module")
-def http() -> Iterator[httpx.Client]:
-    server = ServerProcess("--", "--served-model-name", "answers")
-    try:
-        with server.client() as http:
-            yield http
-    finally:
-        server.close()
+@pytest.fixture
+def http(lent) -> Iterator[httpx.Client]:
+    with lent.server().client() as http:
+        yield http
 
 
 def families(http: httpx.Client) -> dict:

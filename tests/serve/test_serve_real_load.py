@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_vllms_own_benchmark_completes(server, tmp_path):
     model = str(resolve("tiny-omni").spec.stage("thinker").model)
     asked = {"base-url": server.url, "model": "tiny-omni", "tokenizer": model, "num-prompts": "16"}
     asked |= {"dataset-name": "random", "random-input-len": "16", "random-output-len": "8", "result-dir": str(tmp_path)}
-    for backend, endpoint in (("openai", COMPLETIONS), ("openai-chat", CHAT)):
+
+    def run(backend: str, endpoint: str) -> None:
         how = asked | {"backend": backend, "endpoint": endpoint, "result-filename": f"{backend}.json"}
         options = [part for name, value in how.items() for part in (f"--{name}", value)]
         told = subprocess.run(
@@ -104,6 +106,9 @@ def test_vllms_own_benchmark_completes(server, tmp_path):
         assert told.returncode == 0, told.stderr[-3000:]
         result = json.loads((tmp_path / f"{backend}.json").read_text())
         assert (result["completed"], result.get("failed", 0)) == (16, 0)
+
+    with ThreadPoolExecutor(2) as pool:  # what takes the time is to import vLLM
+        list(pool.map(run, ("openai", "openai-chat"), (COMPLETIONS, CHAT)))
 
 
 def test_a_crowd_that_leaves_at_random_frees_the_engines(server, http):

@@ -22,8 +22,8 @@ CHAT = {
 }
 
 
-def test_a_first_signal_drains_a_second_one_stops_now():
-    server = ServerProcess()
+def test_a_first_signal_drains_a_second_one_stops_now(lent):
+    server = lent.server()
     try:
         with server.client() as http, server.client() as other:
             os.kill(server.child("engines.generation"), signal.SIGSTOP)

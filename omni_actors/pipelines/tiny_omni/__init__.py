@@ -43,7 +43,13 @@ _SMALL_ENGINE: Mapping[str, Any] = {
     "kv_cache_memory_bytes": 64 << 20,
     "gpu_memory_utilization": 0.2,  # both fit on one device; on a CPU the line above is what counts
 }
-_SMALL_ENV: Mapping[str, str] = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+_SMALL_ENV: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # or the first request for logprobs makes everybody wait for a compiler
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # one thread, bound to nothing: a worker need not import all of vLLM again
+}
 
 
 class Upstream(Protocol):
