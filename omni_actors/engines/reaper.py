@@ -5,7 +5,6 @@ process group, ignores TERM, INT and HUP, and watches the host by pidfd and by E
 what is to be cleaned up, one line each::
 
     cookie <value>                        the value every child has in its environment
-    salt <value>                          what the keys of this runtime's requests have in common
     folder <path>                         the run folder               answered: ok <path> | no <path>
     folder                                forget the run folder        answered: no
     group <pgid> <started> <session>      one process group            answered: ok <pgid>
@@ -17,7 +16,7 @@ own shutdown ladder uses the same routine as its last rung and waits with trio (
 What it keeps: no process is signalled whose start time is not the one seen (pids are reused); multiprocessing's
 resource trackers die last, because they unlink the shared memory of the dead; only a folder that was ours when it was
 announced, and still is the same inode, is removed. In shared memory it removes what is named after a request of this
-runtime: engines that hand each other results there (vLLM-Omni's connectors) leave what its reader did not live to read.
+runtime: pieces that engines had for each other (vLLM-Omni's connectors), and whose reader did not live to read them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["COOKIE", "FOLDER_PREFIX", "LAST_S", "TRACKER_S", "Folder", "Group", "GroupKill", "Member", "Step",
-           "adopt_folder", "identify", "main", "remove_folder", "remove_shared"]  # fmt: skip
+           "adopt_folder", "identify", "main", "remove_folder", "remove_shared", "salt_of"]  # fmt: skip
 
 COOKIE = "OMNI_ACTORS_COOKIE"
 FOLDER_PREFIX = "omni-"
@@ -291,9 +290,15 @@ def _empty(fd: int, device: int, depth: int) -> None:
             os.rmdir(entry.name, dir_fd=fd)
 
 
-def remove_shared(salt: str, folder: str = _SHARED_MEMORY) -> None:
-    """Remove what is named after a request with this salt, locks (``shm_…``) too. A short one would match strangers."""
-    if re.fullmatch("[0-9a-f]{6,32}", salt):
+def salt_of(cookie: str) -> str:
+    """What the keys of a runtime's requests have in common: of its cookie, the end."""
+    return cookie[-6:]
+
+
+def remove_shared(cookie: str, folder: str = _SHARED_MEMORY) -> None:
+    """Remove what is named after a request of this runtime, and its locks (``shm_…``)."""
+    # Less than six hexadecimal digits, or others, would match strangers.
+    if re.fullmatch("[0-9a-f]{6}", salt := salt_of(cookie)):
         ours = re.compile(f"(shm_)?([0-9a-f]+-{salt}[-_]|omni_.+_kv_cache_[0-9a-f]+-{salt}(_|$))")
         for name in filter(ours.match, os.listdir(folder)):
             with suppress(OSError):
@@ -307,7 +312,6 @@ class _Ward:
         self.groups: dict[int, Group] = {}
         self.cookie: str | None = None
         self.folder: Folder | None = None
-        self.salt = ""
         self._buffer = b""
 
     def feed(self, data: bytes) -> bytes:
@@ -319,7 +323,6 @@ class _Ward:
         word, _, rest = line.partition(" ")
         handlers: dict[str, Callable[[str], str]] = {
             "group": self._group, "forget": self._forget, "cookie": self._set_cookie, "folder": self._set_folder,
-            "salt": self._set_salt,
         }  # fmt: skip
         try:
             return handlers[word](rest).encode(errors="surrogateescape")
@@ -339,10 +342,6 @@ class _Ward:
 
     def _set_cookie(self, rest: str) -> str:
         self.cookie = rest
-        return ""
-
-    def _set_salt(self, rest: str) -> str:
-        self.salt = rest
         return ""
 
     def _set_folder(self, rest: str) -> str:
@@ -382,7 +381,7 @@ def _clean(ward: _Ward) -> None:
         if not step.pidfds:
             time.sleep(max(0.0, step.until - time.monotonic()))
     kill.close()
-    remove_shared(ward.salt)
+    remove_shared(ward.cookie or "")
     if ward.folder:
         remove_folder(ward.folder)
 

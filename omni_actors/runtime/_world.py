@@ -21,10 +21,6 @@ from omni_actors.transport import Transport
 __all__ = ["World", "engine_kind", "real_world"]
 
 
-def _new_salt() -> str:
-    return secrets.token_hex(3)
-
-
 @attrs.frozen(kw_only=True)
 class World:
     """``kinds`` are engine kinds beside the installed ones. ``salt`` makes the keys of requests this runtime's own."""
@@ -32,7 +28,7 @@ class World:
     launcher: Launcher
     transport: Transport
     kinds: Mapping[str, EngineKind] = attrs.field(factory=dict)
-    salt: str = attrs.field(factory=_new_salt)
+    salt: str = attrs.field(factory=lambda: secrets.token_hex(3))
 
 
 Worlds = Callable[[PipelineSpec], AbstractAsyncContextManager[World]]
@@ -41,17 +37,17 @@ Worlds = Callable[[PipelineSpec], AbstractAsyncContextManager[World]]
 @asynccontextmanager
 async def real_world(spec: PipelineSpec) -> AsyncIterator[World]:
     """Processes and ipc sockets in a private folder. Raises ConfigError if the folder cannot be made."""
+    from omni_actors.engines.reaper import salt_of
     from omni_actors.stages._process import open_launcher
     from omni_actors.transport import RunFolder, ZmqTransport, sweep_stale
 
     sweep_stale()
-    folder, salt = RunFolder(), _new_salt()
+    folder, cookie = RunFolder(), f"omni-{secrets.token_hex(8)}"
     try:
         transport = ZmqTransport(folder.path)
         try:
-            cookie = f"omni-{secrets.token_hex(8)}"
-            async with open_launcher(cookie=cookie, run_folder=str(folder.path), salt=salt) as launcher:
-                yield World(launcher=launcher, transport=transport, salt=salt)
+            async with open_launcher(cookie=cookie, run_folder=str(folder.path)) as launcher:
+                yield World(launcher=launcher, transport=transport, salt=salt_of(cookie))
         finally:
             transport.close()
     finally:

@@ -52,17 +52,15 @@ def device_env(devices: str | None) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def open_launcher(
-    *, cookie: str | None = None, run_folder: str | None = None, salt: str | None = None
-) -> AsyncIterator[ProcessLauncher]:
+async def open_launcher(*, cookie: str | None = None, run_folder: str | None = None) -> AsyncIterator[ProcessLauncher]:
     """A launcher with its reaper. When the block ends, what was not destroyed is, within about 6 s, shielded.
 
     ``cookie``: at least eight of ``[a-z0-9-]``, unique to this runtime (default: random). ``run_folder``: removed if
-    this process dies. ``salt``: what in shared memory is named after a request with it is removed in the end.
+    this process dies.
     Raises OmniError if the reaper cannot be started. The body's exception leaves as itself.
     """
     cookie = cookie or f"omni-{secrets.token_hex(8)}"
-    async with open_reaper(cookie, run_folder, salt) as reaper, open_service_nursery() as services:
+    async with open_reaper(cookie, run_folder) as reaper, open_service_nursery() as services:
         launcher = ProcessLauncher(reaper, services, cookie=cookie, run_folder=run_folder)
         try:
             yield launcher

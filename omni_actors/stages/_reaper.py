@@ -35,10 +35,10 @@ _MAX_LIVES = 8
 
 
 @asynccontextmanager
-async def open_reaper(cookie: str, run_folder: str | None = None, salt: str | None = None) -> AsyncIterator[Reaper]:
+async def open_reaper(cookie: str, run_folder: str | None = None) -> AsyncIterator[Reaper]:
     """A running reaper for the length of the block. Raises OmniError if none can be started."""
     async with open_service_nursery() as services:
-        reaper = Reaper(services, cookie=cookie, run_folder=run_folder, salt=salt)
+        reaper = Reaper(services, cookie=cookie, run_folder=run_folder)
         try:
             await reaper.start()
             yield reaper
@@ -49,13 +49,10 @@ async def open_reaper(cookie: str, run_folder: str | None = None, salt: str | No
 class Reaper:
     """One runtime's reaper. ``services`` must outlive it; ``aclose`` is idempotent."""
 
-    def __init__(
-        self, services: ServiceNursery, *, cookie: str, run_folder: str | None = None, salt: str | None = None
-    ) -> None:
+    def __init__(self, services: ServiceNursery, *, cookie: str, run_folder: str | None = None) -> None:
         self._services = services
         self._cookie = cookie
         self._run_folder = run_folder
-        self._salt = salt
         self._groups: dict[int, Group] = {}
         self._process: trio.Process | None = None
         self._lock = trio.Lock()  # one question on the pipe at a time
@@ -132,8 +129,6 @@ class Reaper:
     async def _introduce(self, process: trio.Process) -> None:
         assert process.stdin is not None
         await process.stdin.send_all(f"cookie {self._cookie}\n".encode())
-        if self._salt is not None:
-            await process.stdin.send_all(f"salt {self._salt}\n".encode())
         if self._run_folder is not None and not await _ask(process, "folder", self._run_folder):
             _log.warning("the reaper will not remove %s: not a private folder of ours", self._run_folder)
         for group in list(self._groups.values()):

@@ -158,13 +158,20 @@ def test_a_folder_that_took_the_place_of_ours_is_not_removed(tmp_path):
 def test_of_shared_memory_it_removes_what_is_named_after_its_own_requests(tmp_path):
     ours = ["1f-0a1b2c_0_0", "shm_1f-0a1b2c_0_0_lockfile.lock", "2-0a1b2c-1_0"]
     ours += ["omni_0_to_1_kv_cache_1f-0a1b2c", "shm_omni_0_to_1_kv_cache_1f-0a1b2c__cfg_text_lockfile.lock"]
-    others = ["1f-0a1b2d_0_0", "psm_0a1b2c_", "x1f-0a1b2c_0", "1f-0a1b2cc_0", "0a1b2c_0", "omni_0_to_1_kv_cache_1f-0a1b2cc"]
+    others = [
+        "1f-0a1b2d_0_0",
+        "psm_0a1b2c_",
+        "x1f-0a1b2c_0",
+        "1f-0a1b2cc_0",
+        "0a1b2c_0",
+        "omni_0_to_1_kv_cache_1f-0a1b2cc",
+    ]
     for name in ours + others:
         (tmp_path / name).touch()
-    for salt in ("", "0a", ".{6,9}", "0A1B2C"):
-        reaper.remove_shared(salt, str(tmp_path))
+    for cookie in ("", "0a", "omni-.{6,9}", "OMNI-0A1B2C"):
+        reaper.remove_shared(cookie, str(tmp_path))
     assert len(list(tmp_path.iterdir())) == 11
-    reaper.remove_shared("0a1b2c", str(tmp_path))
+    reaper.remove_shared("omni-ffffffffff0a1b2c", str(tmp_path))
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
 
 
@@ -172,12 +179,12 @@ def test_it_answers_what_must_be_known_before_it_goes_on(tmp_path):
     ward = reaper._Ward()
     folder = tmp_path / "omni-1"
     folder.mkdir(mode=0o700)
-    assert ward.feed(b"cookie abcdefgh\nsalt 0a1b2c\ngro") == b""
+    assert ward.feed(b"cookie abcdefgh\ngro") == b""
     assert ward.feed(f"up {os.getpid()} 7 8\n".encode()) == f"ok {os.getpid()}\n".encode()
     assert ward.groups == {os.getpid(): Group(os.getpid(), 7, 8)}
     assert ward.feed(f"folder {folder}\n".encode()) == f"ok {folder}\n".encode()
     assert ward.feed(f"forget {os.getpid()}\nforget 99\nfolder\n".encode()) == b"no \n"
-    assert (ward.groups, ward.folder, ward.cookie, ward.salt) == ({}, None, "abcdefgh", "0a1b2c")
+    assert (ward.groups, ward.folder, ward.cookie) == ({}, None, "abcdefgh")
 
 
 @given(

@@ -13,8 +13,8 @@ from omni_actors.stages._interface import Launch
 from omni_actors.stages._process import open_launcher
 
 
-async def main(run_folder: str, cookie: str, mode: str, salt: str) -> None:
-    async with open_launcher(cookie=cookie, run_folder=run_folder, salt=salt) as launcher:
+async def main(run_folder: str, cookie: str, mode: str) -> None:
+    async with open_launcher(cookie=cookie, run_folder=run_folder) as launcher:
         print(f'{{"reaper": {launcher.reaper.pid}}}', flush=True)
         program = str(Path(__file__).with_name("family_program.py"))
         argv = [sys.executable, program, mode]

@@ -25,7 +25,7 @@ ROOT = HERE.parent.parent
 def host_of_a_family(folder: Path, mode: str, salt: str = "000000") -> Iterator[tuple[subprocess.Popen[str], dict]]:
     folder.mkdir(mode=0o700)
     (folder / "engine.sock").touch()
-    command = [sys.executable, str(HERE / "host_program.py"), str(folder), f"test-{secrets.token_hex(8)}", mode, salt]
+    command = [sys.executable, str(HERE / "host_program.py"), str(folder), f"test-{secrets.token_hex(5)}{salt}", mode]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, process_group=0) as host:
         assert host.stdout is not None
