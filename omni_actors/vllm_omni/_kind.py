@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ __all__ = ["SUPPORTED", "OmniKind"]
 
 SUPPORTED = "0.30"
 """Of vLLM-Omni; it needs the same of vLLM."""
+_INPUT_WAIT = "VLLM_OMNI_INPUT_WAIT_TIMEOUT_S"
 
 
 class OmniKind(VllmKind):
@@ -46,6 +48,9 @@ class OmniKind(VllmKind):
             path = f"stages.{spec.name}.engine_args.stage_id"
             hint = "let omni_actors.vllm_omni.pipeline make the stages of a model"
             raise ConfigError("which of the model's stages this is", path=path, hint=hint, stage=spec.name)
+        if not spec.model:
+            path = f"stages.{spec.name}.model"
+            raise ConfigError("a deploy file has no model", path=path, hint="--model PATH|ID", stage=spec.name)
 
     def frontend(self, spec: StageSpec) -> Frontend:
         """Imports vLLM-Omni and makes the stage's configuration: seconds, in a thread. Raises ConfigError."""
@@ -64,13 +69,14 @@ class OmniKind(VllmKind):
         from ._frontend import arguments
 
         options, stage_id = arguments(spec)
-        surroundings = {**engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
+        surroundings = {**_waits(spec), **engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
         payload: dict[str, Any] = {
             "env": surroundings,
             "model": spec.model,
             "options": options,
             "stage_id": stage_id,
             "replica": replica,
+            "devices": spec.devices,
             "handshake": addresses["handshake"],
         }
         return Launch(
@@ -81,3 +87,8 @@ class OmniKind(VllmKind):
             env=surroundings,
             payload=packed(payload, spec),
         )
+
+
+def _waits(spec: StageSpec) -> dict[str, str]:
+    """How long vLLM-Omni's scheduler waits for what the stage before has for it: as long as the edge may take."""
+    return {} if _INPUT_WAIT in os.environ else {_INPUT_WAIT: str(spec.deadlines.edge_s)}

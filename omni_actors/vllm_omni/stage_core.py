@@ -1,7 +1,8 @@
 """One vLLM-Omni StageEngineCoreProc, started from data. ``python -m omni_actors.vllm_omni.stage_core``.
 
 The payload on stdin is a msgpack map: ``env``, ``model``, ``options`` (vLLM-Omni's keyword arguments), ``stage_id``,
-``replica``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to vLLM's.
+``replica``, ``devices``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to
+vLLM's.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ def main() -> None:
 
 def _configure(payload: dict[str, Any]) -> tuple[Any, type[Any]]:
     from vllm_omni.engine.stage_init_utils import prepare_engine_environment
+    from vllm_omni.platforms import current_omni_platform
 
     from omni_actors.vllm_omni._plan import stage_plan
 
+    if payload["devices"] is not None:  # for CUDA it is set; other platforms have a variable of their own
+        current_omni_platform.set_device_control_env_var(payload["devices"])
     prepare_engine_environment()
     plan = stage_plan(payload["model"], payload["options"], payload["stage_id"])
     return plan.vllm_config, plan.executor
