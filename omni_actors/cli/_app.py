@@ -286,6 +286,7 @@ def graph(
 ) -> None:
     """Draw a pipeline's stages and edges."""
     with guarded(as_json=as_json, debug=debug):
+        _ready("warning")
         from omni_actors.cli._graph import run_graph
         from omni_actors.config import resolve
 

@@ -53,7 +53,8 @@ def _resolved(model: str, options: Mapping[str, Any]) -> Any:
     try:
         return resolve(model, options)
     except Exception as error:
-        raise ConfigError(f"vLLM-Omni refuses it: {error}", path="model", hint=_hint(model)) from error
+        words = f"vLLM-Omni refuses it: {error}".removesuffix(".")
+        raise ConfigError(words, path="model", hint=_hint(model)) from error
 
 
 def _hint(model: str) -> str | None:
