@@ -20,6 +20,9 @@ __all__ = ["refuse_what_we_do_not_run"]
 
 _OF_A_STAGE = re.compile(r"stage_\d+_\w+\Z")
 
+_REGISTRYS = {"final_output", "final_output_type"}
+_OF_AN_EDGE = {"from", "to", "window_size", "max_inflight"}
+
 _OPTIONS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "headless": (bool, "stages on several machines"),
     "stage_id": (lambda value: value is not None, "one stage alone, for a machine of its own"),
@@ -79,10 +82,30 @@ def _file(file: str | None, resolution: Any) -> Iterator[tuple[str, str]]:
     known = {field.name for field in fields(DeployConfig)}
     for key in said.keys() - known:
         yield key, f"vLLM-Omni has no such key and would ignore it; {did_you_mean(str(key), known)}"
+    yield from _what_nobody_reads(said, resolution)
     if pipeline.duplex_plugin and said.get("session_mode", pipeline.default_session_mode) == "duplex":
         yield "session_mode", "not run on our runtime: duplex sessions; write session_mode: turn if the model has turns"
     if resolution.omni_lb_policy is not None:
         yield "omni_lb_policy", f"not run on our runtime: {resolution.omni_lb_policy} among replicas"
+
+
+def _what_nobody_reads(said: Mapping[str, Any], resolution: Any) -> Iterator[tuple[str, str]]:
+    """Keys of stages and edges that vLLM-Omni passes over, where they say something of their own."""
+    stages = {stage.stage_id: stage for stage in resolution.stage_configs}
+    for given in said.get("stages") or ():
+        number = given.get("stage_id")
+        if number not in stages:
+            yield f"stages.{number}", f"this pipeline has no such stage; known: {', '.join(map(str, stages))}"
+            continue
+        for key in _REGISTRYS & given.keys():
+            if given[key] != (registered := getattr(stages[number], key)):
+                yield (
+                    f"stages.{number}.{key}",
+                    f"vLLM-Omni would ignore {given[key]!r}: the registry says {registered!r}",
+                )
+    for index, edge in enumerate(said.get("edges") or ()):
+        for key in edge.keys() - _OF_AN_EDGE:
+            yield f"edges[{index}].{key}", "vLLM-Omni has no such key of an edge and would ignore it"
 
 
 def _edges(file: str | None, resolution: Any) -> Iterator[tuple[str, str]]:

@@ -160,7 +160,7 @@ def test_every_deploy_file_is_our_graph_or_is_refused_by_name(file, model):
 
 def test_the_table_of_refusals_names_only_files_that_there_are():
     assert {f"{stem}.yaml" for stem in REFUSED} <= set(FILES)
-    assert len(FILES) == 110
+    assert (len(FILES), len(REFUSED)) == (110, 35)
 
 
 def test_a_deploy_file_that_names_its_pipeline_is_a_target_of_its_own(model):
@@ -248,6 +248,13 @@ WRONG = {
         "stages: [{stage_id: 0}, {stage_id: 1}]\nedges: [{from: 1, to: 0}]\n", "edges", "no input from stage 1",
     ),
     "an argument that there is not": ("stages: [{stage_id: 0, max_nums_seqs: 1}]\n", "model", "max_nums_seqs"),
+    "an argument of an edge that there is not": (
+        "stages: [{stage_id: 0}]\nedges: [{from: 0, to: 1, depth: 3}]\n", "edges[0].depth", "no such key",
+    ),
+    "a stage that there is not": ("stages: [{stage_id: 7}]\n", "stages.7", "no such stage; known: 0, 1"),
+    "another output than the registry's": (
+        "stages: [{stage_id: 1, final_output_type: text}]\n", "stages.1.final_output_type", "the registry says 'audio'",
+    ),
     "no mapping": ("[1, 2]\n", "model", "refuses it"),
     "no YAML": ("a: [1\n", "model", "refuses it"),
 }  # fmt: skip
@@ -262,6 +269,13 @@ def test_what_is_wrong_with_a_deploy_file_is_said(mistake, model, tmp_path):
         ours(model("qwen3_tts"), options={"deploy_config": str(file)})
     assert error.value.path == path
     assert words in str(error.value)
+
+
+def test_an_argument_that_no_diffusion_stage_has_is_refused(model, tmp_path):
+    file = tmp_path / "wrong.yaml"
+    file.write_text("async_chunk: false\nstages: [{stage_id: 0}, {stage_id: 1, num_steps_ahead: 1}]\n")
+    with pytest.raises(ConfigError, match="num_steps_ahead"):
+        ours(model("glm_image"), options={"deploy_config": str(file)})
 
 
 def test_what_is_no_model_is_refused(model, tmp_path):
