@@ -22,14 +22,36 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="A pipeline's name or a deploy file (.yaml).")]
+Target = Annotated[
+    str,
+    typer.Argument(metavar="TARGET", help="A pipeline's name, a deploy file (.yaml) or a model: a folder, a hub id."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override one value, as in --set thinker.replicas=2."),
 ]
 Model = Annotated[
     str | None,
-    typer.Option("--model", metavar="PATH|ID", help="The model of the one stage that has none, or of the only stage."),
+    typer.Option(
+        "--model",
+        metavar="PATH|ID",
+        help="The model of the one stage that has none, of the only stage, or of a deploy file of vLLM-Omni.",
+    ),
+]
+DeployConfig = Annotated[
+    str | None, typer.Option("--deploy-config", metavar="FILE", help="A model's deploy file, one of vLLM-Omni's.")
+]
+StageOverrides = Annotated[
+    str | None,
+    typer.Option("--stage-overrides", metavar="JSON", help='For vLLM-Omni: {"0": {"max_num_seqs": 4}}, by stage.'),
+]
+OmniOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--omni-option",
+        metavar="NAME=VALUE",
+        help="Another option of vLLM-Omni's, as in trust_remote_code=true or stage_1_num_replicas=2.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print exactly one JSON document on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -109,6 +131,12 @@ def _ready(log_level: str) -> None:
     configure(log_level)
 
 
+def _options(deploy_config: str | None, stage_overrides: str | None, omni_options: list[str] | None) -> dict[str, Any]:
+    from omni_actors.cli._options import omni_options_of
+
+    return omni_options_of(deploy_config, stage_overrides, omni_options or ())
+
+
 def _end(code: Code) -> None:
     raise typer.Exit(int(code))
 
@@ -142,6 +170,9 @@ def generate(
     modalities: Modalities = None,
     params: StageParams = None,
     model: Model = None,
+    deploy_config: DeployConfig = None,
+    stage_overrides: StageOverrides = None,
+    omni_options: OmniOptions = None,
     overrides: Overrides = None,
     out: MaybeOut = None,
     steps: Steps = None,
@@ -169,6 +200,7 @@ def generate(
             target=pipeline,
             prompts=read_prompts(prompt or (), prompts),
             model=model,
+            options=_options(deploy_config, stage_overrides, omni_options),
             overrides=tuple(overrides or ()),
             modalities=wanted,
             stage_params=tuple(params or ()),
@@ -192,6 +224,9 @@ def serve(
     host: Host = "127.0.0.1",
     port: Port = 8000,
     model: Model = None,
+    deploy_config: DeployConfig = None,
+    stage_overrides: StageOverrides = None,
+    omni_options: OmniOptions = None,
     overrides: Overrides = None,
     limits: HttpLimit = None,
     debug: Debug = False,
@@ -207,6 +242,7 @@ def serve(
             host=host,
             port=port,
             model=model,
+            options=_options(deploy_config, stage_overrides, omni_options),
             overrides=tuple(overrides or ()),
             limits=tuple(limits or ()),
             extra=tuple(context.args),
@@ -219,6 +255,9 @@ def serve(
 def check(
     target: Target,
     model: Model = None,
+    deploy_config: DeployConfig = None,
+    stage_overrides: StageOverrides = None,
+    omni_options: OmniOptions = None,
     overrides: Overrides = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -229,13 +268,17 @@ def check(
         _ready(log_level)
         from omni_actors.cli._check import run_check
 
-        _end(run_check(target, tuple(overrides or ()), model=model, as_json=as_json))
+        options = _options(deploy_config, stage_overrides, omni_options)
+        _end(run_check(target, tuple(overrides or ()), model=model, options=options, as_json=as_json))
 
 
 @app.command()
 def graph(
     target: Target,
     model: Model = None,
+    deploy_config: DeployConfig = None,
+    stage_overrides: StageOverrides = None,
+    omni_options: OmniOptions = None,
     overrides: Overrides = None,
     mermaid: Mermaid = False,
     as_json: AsJson = False,
@@ -243,9 +286,17 @@ def graph(
 ) -> None:
     """Draw a pipeline's stages and edges."""
     with guarded(as_json=as_json, debug=debug):
+        _ready("warning")
         from omni_actors.cli._graph import run_graph
+        from omni_actors.config import resolve
 
-        _end(run_graph(target, tuple(overrides or ()), model=model, as_mermaid=mermaid, as_json=as_json))
+        found = resolve(
+            target,
+            tuple(overrides or ()),
+            model=model,
+            options=_options(deploy_config, stage_overrides, omni_options),
+        )
+        _end(run_graph(found.spec, as_mermaid=mermaid, as_json=as_json))
 
 
 @app.command()

@@ -11,17 +11,24 @@ from omni_actors.cli._exit import Code, print_json
 from omni_actors.config import Resolved, problem_lines, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from omni_actors.config import PipelineSpec
 
 __all__ = ["engine_problems", "run_check"]
 
 
-def run_check(target: str, overrides: Sequence[str], *, model: str | None = None, as_json: bool) -> Code:
+def run_check(
+    target: str,
+    overrides: Sequence[str],
+    *,
+    model: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    as_json: bool,
+) -> Code:
     """Print the effective config, or one line per problem. Starts nothing."""
     try:
-        found = resolve(target, overrides, model=model)
+        found = resolve(target, overrides, model=model, options=options)
     except ConfigError as error:
         return _refuse(target, problem_lines(error), as_json=as_json)
     problems = engine_problems(found.spec)

@@ -47,6 +47,7 @@ class _Package:
 
 
 _RUNTIME, _DEMO, _JUDGE = "the runtime", "the demo", "the judge"
+_OMNI = "vllm-omni"
 _BASE = "omni-actors"
 _VLLM = "'omni-actors[vllm]' (GPU) or 'omni-actors[cpu]'; from a checkout: make setup"
 _PACKAGES = (
@@ -83,6 +84,7 @@ def examine() -> list[Finding]:
         ("system", _system),
         ("python", _python),
         *((package.distributions[0], _probe(package)) for package in _PACKAGES),
+        (_OMNI, _vllm_omni),
         ("tiny-omni weights", _weights),
         ("cores", _cores),
         ("memory", _memory),
@@ -129,6 +131,14 @@ def _probe(package: _Package) -> Callable[[], Finding]:
         return Finding(" or ".join(package.distributions), "not installed", "missing", hint, package.needed_for)
 
     return probe
+
+
+def _vllm_omni() -> Finding:
+    """Only models of its own need it, in an environment of its own; ``check MODEL`` knows which versions will do."""
+    try:
+        return Finding(_OMNI, importlib.metadata.version(_OMNI), "ok")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(_OMNI, "not installed: its models (omni-actors check MODEL) need 'omni-actors[omni]'")
 
 
 def _weights() -> Finding:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from omni_actors.config import resolve
 from omni_actors.lifecycle import Kind, Terminal
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from rich.console import Console
 
@@ -42,12 +43,13 @@ _SHOWN_COLUMNS = 64
 class Job:
     """What was asked on the command line. ``out``: the folder, or the file, for what is not text.
 
-    ``write_prompt``: into the files of pictures. ``show``: pictures on the terminal.
+    ``write_prompt``: into the files of pictures. ``show``: pictures on the terminal. ``options``: of vLLM-Omni.
     """
 
     target: str
     prompts: tuple[str, ...]
     model: str | None = None
+    options: Mapping[str, Any] = attrs.field(factory=dict)
     overrides: tuple[str, ...] = ()
     modalities: tuple[str, ...] | None = None
     stage_params: tuple[str, ...] = ()
@@ -104,7 +106,7 @@ def _text(file: Path) -> str:
 
 def run_generate(job: Job, progress: Console, output: Console) -> Code:
     """Ask and print everything. ``progress`` is stderr, ``output`` stdout. Raises UsageError before any start."""
-    spec = resolve(job.target, job.overrides, model=job.model).spec
+    spec = resolve(job.target, job.overrides, model=job.model, options=job.options).spec
     _check_modalities(job.modalities, spec)
     made = job.modalities or tuple(stage.output for stage in spec.stages if stage.output)
     bars = Bars(progress, job.prompts, shown=wants_bars(job, made))

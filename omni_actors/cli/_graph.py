@@ -6,21 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from omni_actors.cli._boxes import Arrow, Box, draw
 from omni_actors.cli._exit import Code, print_json
-from omni_actors.config import resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from omni_actors.config import PipelineSpec
 
 __all__ = ["mermaid", "picture", "run_graph"]
 
 
-def run_graph(
-    target: str, overrides: Sequence[str], *, model: str | None = None, as_mermaid: bool, as_json: bool
-) -> Code:
-    """Print the graph of ``target``. Raises ConfigError. Starts nothing."""
-    spec = resolve(target, overrides, model=model).spec
+def run_graph(spec: PipelineSpec, *, as_mermaid: bool, as_json: bool) -> Code:
+    """Print the graph. Starts nothing."""
     if as_json:
         print_json(_document(spec))
     else:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -27,12 +28,16 @@ __all__ = ["ServeJob", "run_serve"]
 
 @attrs.frozen(kw_only=True)
 class ServeJob:
-    """What was asked on the command line. ``limits`` as in ``body_bytes=1000``; ``extra``: the options after ``--``."""
+    """What was asked on the command line. ``limits`` as in ``body_bytes=1000``; ``extra``: the options after ``--``.
+
+    ``options``: vLLM-Omni's, where the target is a model.
+    """
 
     target: str
     host: str
     port: int
     model: str | None = None
+    options: Mapping[str, Any] = attrs.field(factory=dict)
     overrides: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
@@ -64,7 +69,7 @@ def _given_up_by_a_signal(progress: Console) -> Iterator[None]:
 
 
 def _serve(job: ServeJob, progress: Console) -> Code:
-    spec = resolve(job.target, job.overrides, model=job.model).spec
+    spec = resolve(job.target, job.overrides, model=job.model, options=job.options).spec
     try:
         # By name: nothing in omni_actors imports asyncio (a contract of `make lint`); the adapter is where it lives.
         server = import_module("omni_actors_asyncio.server")

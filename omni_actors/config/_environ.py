@@ -33,7 +33,10 @@ _USERINFO = re.compile(r"(://)[^/@\s]*@")
 
 @attrs.frozen
 class EnvChange:
-    """One variable that a stage's process sees differently. ``before`` is None where it is not inherited."""
+    """One variable that a stage's process sees differently. ``before`` is None where it is not inherited.
+
+    ``stage`` is ``tts/1`` where the replicas do not see the same.
+    """
 
     stage: str
     name: str
@@ -57,19 +60,25 @@ def masked(name: str, value: Any) -> Any:
     return HIDDEN if looks_secret(name) else _USERINFO.sub(rf"\1{HIDDEN}@", value)
 
 
-def stage_environment(stage: StageSpec) -> dict[str, str]:
-    """What the stage's processes get on top of the inherited environment: its devices, then its ``env``."""
-    devices = {} if stage.devices is None else {VISIBLE_DEVICES: stage.devices}
-    return {**devices, **stage.env}
+def stage_environment(stage: StageSpec, replica: int = 0) -> dict[str, str]:
+    """What a replica's processes get on top of the inherited environment: its devices, then the stage's ``env``."""
+    devices = stage.devices_of(replica)
+    return {**({} if devices is None else {VISIBLE_DEVICES: devices}), **stage.env}
 
 
 def environment_changes(spec: PipelineSpec, inherited: Mapping[str, str]) -> list[EnvChange]:
     """Per stage, the variables whose value differs from ``inherited``; secret-looking values hidden."""
     return [
-        EnvChange(
-            stage.name, name, None if name not in inherited else masked(name, inherited[name]), masked(name, value)
-        )
+        EnvChange(who, name, None if name not in inherited else masked(name, inherited[name]), masked(name, value))
         for stage in spec.stages
-        for name, value in stage_environment(stage).items()
+        for who, environment in _environments(stage)
+        for name, value in environment.items()
         if inherited.get(name) != value
     ]
+
+
+def _environments(stage: StageSpec) -> list[tuple[str, dict[str, str]]]:
+    """That of the stage; of each replica, where each has devices of its own."""
+    if stage.devices_of(0) == stage.devices:
+        return [(stage.name, stage_environment(stage))]
+    return [(f"{stage.name}/{replica}", stage_environment(stage, replica)) for replica in range(stage.replicas)]

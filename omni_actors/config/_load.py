@@ -24,7 +24,7 @@ from omni_actors.config.specs import PipelineSpec
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-__all__ = ["load_tree", "pipeline_tree", "read_file", "to_spec"]
+__all__ = ["load_tree", "pipeline_tree", "read_file", "spec_tree", "to_spec"]
 
 _PATHS = ("model", "python")
 """A stage's keys that may be paths relative to the deploy file."""
@@ -54,7 +54,11 @@ def _nearest_file(file: str) -> str | None:
 
 def pipeline_tree(name: str) -> Node:
     """The tree of a pipeline's spec: what it sets, at the place ``pipeline NAME``. Raises ConfigError."""
-    spec, place = load_pipeline(name), Place(f"pipeline {name}")
+    return spec_tree(load_pipeline(name), Place(f"pipeline {name}"))
+
+
+def spec_tree(spec: PipelineSpec, place: Place) -> Node:
+    """The tree of a spec, all of it at ``place``. Raises ConfigError for two stages of one name."""
     names = [stage.name for stage in spec.stages]
     for index, stage in enumerate(names):
         if stage in names[:index]:

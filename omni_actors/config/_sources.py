@@ -1,6 +1,7 @@
-"""From what the user names (a pipeline or a deploy file) and overrides to a spec, and where each value came from.
+"""From what the user names (pipeline, deploy file, model) and overrides to a spec, and where each value came from.
 
-Precedence: a field's default < the pipeline < the deploy file < ``--model`` < ``--set``.
+Precedence: a field's default < the pipeline < the deploy file < ``--model`` < ``--set``. A model's pipeline is made by
+vLLM-Omni, of its own deploy file and options; ``--set`` comes after it.
 """
 
 from __future__ import annotations
@@ -16,13 +17,16 @@ from omni_actors.config._dotted import is_dotted
 from omni_actors.config._environ import EnvChange, environment_changes, masked
 from omni_actors.config._hints import did_you_mean
 from omni_actors.config._load import load_tree, pipeline_tree, read_file, to_spec
-from omni_actors.config._override import apply_model, apply_override
+from omni_actors.config._models import deploys_a_model, is_hub_id, is_model_folder, model_tree
+from omni_actors.config._override import MODEL_SOURCE, apply_model, apply_override
 from omni_actors.config._problems import Problems
 from omni_actors.config._registry import PIPELINES, registered
 from omni_actors.config._tree import Node, Path, find
 from omni_actors.config.specs import PipelineSpec
 
 __all__ = ["Resolved", "Row", "resolve"]
+
+_YAML = (".yaml", ".yml")
 
 
 @attrs.frozen
@@ -60,19 +64,27 @@ def resolve(
     overrides: Sequence[str] = (),
     *,
     model: str | None = None,
+    options: Mapping[str, Any] | None = None,
     engines: Collection[str] | None = None,
 ) -> Resolved:
     """The valid spec behind ``target`` with ``overrides`` applied in order.
 
     ``target`` is a deploy file (it ends in ``.yaml`` or ``.yml``, has a ``/``, or exists), a registered pipeline's
-    name, or the dotted path of a pipeline. ``model`` is that of the one stage that has none, or of the only stage; the
-    overrides come after it. ``engines`` as in ``validate``. Starts no process and imports no engine.
+    name, the dotted path of a pipeline, or a model that vLLM-Omni runs: a folder with a ``config.json`` or
+    ``model_index.json``, a hub id (``org/name``), or a deploy file of vLLM-Omni. ``model`` is that of the one stage
+    that has none, of the only stage, or of a deploy file of vLLM-Omni; the overrides come after it. ``options`` are
+    vLLM-Omni's own, for models only. ``engines`` as in ``validate``. Starts no process; imports no engine but, for a
+    model, vLLM-Omni: seconds.
 
     Raises ConfigError: the first problem of the file, the others as its notes.
     """
     problems = Problems()
-    tree = _target_tree(target, problems)
-    changes: list[tuple[Callable[[Node, str], Node], str]] = [] if model is None else [(apply_model, model)]
+    tree = _model_tree(target, model, options or {})
+    changes: list[tuple[Callable[[Node, str], Node], str]] = []
+    if tree is None:
+        _refuse_options(target, options or {})
+        tree = _target_tree(target, problems)
+        changes += [] if model is None else [(apply_model, model)]
     changes += [(apply_override, text) for text in overrides]
     for apply, text in changes:
         try:
@@ -82,8 +94,31 @@ def resolve(
     return Resolved(to_spec(tree, problems, engines), tree)
 
 
+def _model_tree(target: str, model: str | None, options: Mapping[str, Any]) -> Node | None:
+    """The tree of ``target`` if it is a model or a deploy file of vLLM-Omni, else None."""
+    if target.endswith(_YAML):
+        return _deployed(target, model, options) if deploys_a_model(target) else None
+    if target in registered(PIPELINES) or not (is_model_folder(target) or is_hub_id(target)):
+        return None
+    if model is not None:
+        raise ConfigError(f"{target[:80]!r} is the model already", file=MODEL_SOURCE, path=model[:80])
+    return model_tree(target, options)
+
+
+def _deployed(file: str, model: str | None, options: Mapping[str, Any]) -> Node:
+    if "deploy_config" in options:
+        raise ConfigError("a deploy file already", path=file, hint=f"TARGET --deploy-config {options['deploy_config']}")
+    return model_tree(model or "", {**options, "deploy_config": file})
+
+
+def _refuse_options(target: str, options: Mapping[str, Any]) -> None:
+    if options:
+        words = f"an option of vLLM-Omni, and {target[:80]!r} is not a model that vLLM-Omni runs"
+        raise ConfigError(words, path=next(iter(options)), hint="for a pipeline of ours: --set STAGE.KEY=VALUE")
+
+
 def _target_tree(target: str, problems: Problems) -> Node:
-    if target.endswith((".yaml", ".yml")) or os.sep in target:
+    if target.endswith(_YAML) or os.sep in target:
         return load_tree(target, problems)
     known = registered(PIPELINES)
     if target in known or is_dotted(target):
@@ -92,7 +127,7 @@ def _target_tree(target: str, problems: Problems) -> Node:
         return load_tree(target, problems)
     if os.path.isdir(target):
         read_file(target)
-    hint = did_you_mean(target, known, known="installed") + "; a deploy file ends in .yaml"
+    hint = did_you_mean(target, known, known="installed") + "; a deploy file ends in .yaml, a hub id is org/name"
     raise ConfigError(f"unknown pipeline {target[:80]!r}", hint=hint)
 
 

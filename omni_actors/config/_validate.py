@@ -205,6 +205,10 @@ def _environment(stage: StageSpec) -> Iterator[Problem]:
             yield Problem(("env",), f"{short(name)} is no name for an environment variable")
         elif not isinstance(value, str) or "\0" in value:
             yield Problem(("env", name), "the value of an environment variable is text without NUL")
+    count = 1 if stage.devices is None else stage.devices.count(",") + 1
+    if count > 1 and stage.replicas > 1 and count % stage.replicas:
+        words = f"{count} devices cannot be shared out among {stage.replicas} replicas"
+        yield Problem(("devices",), words, "name as many for each, or one for all", joint=True)
     if stage.devices is not None and VISIBLE_DEVICES in stage.env:
         yield Problem(
             ("env", VISIBLE_DEVICES), f"{VISIBLE_DEVICES} is set by devices already", "give one of the two", joint=True

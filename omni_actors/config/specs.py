@@ -69,6 +69,8 @@ class StageSpec:
     Of a class that a path names, an instance is made with this spec, and called.
     ``cheap`` declares that both take microseconds, so that they run inline and not in a thread.
     ``output`` is the modality a user can ask for, or None for an inner stage.
+    ``devices`` (``"0,1"``) are shared out among the replicas if there are enough, else all have the same (see
+    ``devices_of``).
     ``params`` are the default sampling parameters; ``fixed_params`` cannot be overridden by a caller.
     """
 
@@ -88,6 +90,14 @@ class StageSpec:
     params: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)
     fixed_params: Mapping[str, Any] = attrs.field(factory=dict, converter=_frozen_map)
     deadlines: Deadlines = Deadlines()
+
+    def devices_of(self, replica: int) -> str | None:
+        """What one replica sees: as many devices as each of the others, or all of them where there is only one."""
+        if self.devices is None or self.replicas < 2:
+            return self.devices
+        devices = [device.strip() for device in self.devices.split(",")]
+        each = len(devices) // self.replicas
+        return ",".join(devices[each * replica : each * (replica + 1)]) if each else self.devices
 
 
 @attrs.frozen(kw_only=True)

@@ -169,9 +169,8 @@ class Generation:
         """Start, serve, and raise the verdict. Ends only by a verdict or by being cancelled."""
         start_s = self._spec.deadlines.start_s
         deadline = trio.current_time() + start_s
-        launch = self._context.kind.launch(
-            self._spec, self.client.addresses, replica=self.replica, generation=self.number
-        )
+        mine = attrs.evolve(self._spec, devices=self._spec.devices_of(self.replica))
+        launch = self._context.kind.launch(mine, self.client.addresses, replica=self.replica, generation=self.number)
         self.process = await self._context.launcher.spawn(launch)
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope

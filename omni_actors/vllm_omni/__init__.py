@@ -9,8 +9,8 @@ from __future__ import annotations
 from ._companions import Companions
 from ._handover import HandedOver, handed_over
 from ._kind import OmniKind
-from ._pipeline import pipeline
+from ._pipeline import model_spec, pipeline
 
-__all__ = ["KIND", "Companions", "HandedOver", "handed_over", "pipeline"]
+__all__ = ["KIND", "Companions", "HandedOver", "handed_over", "model_spec", "pipeline"]
 
 KIND = OmniKind()

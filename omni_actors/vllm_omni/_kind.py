@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ __all__ = ["SUPPORTED", "OmniKind", "arguments", "check_stage"]
 
 SUPPORTED = "0.30"
 """Of vLLM-Omni; it needs the same of vLLM."""
+_INPUT_WAIT = "VLLM_OMNI_INPUT_WAIT_TIMEOUT_S"
 
 
 def arguments(spec: StageSpec) -> tuple[dict[str, Any], int]:
@@ -46,6 +48,9 @@ def check_stage(spec: StageSpec) -> None:
         path = f"stages.{spec.name}.engine_args.stage_id"
         hint = "let omni_actors.vllm_omni.pipeline make the stages of a model"
         raise ConfigError("which of the model's stages this is", path=path, hint=hint, stage=spec.name)
+    if not spec.model:
+        path = f"stages.{spec.name}.model"
+        raise ConfigError("a deploy file has no model", path=path, hint="--model PATH|ID", stage=spec.name)
 
 
 class OmniKind(VllmKind):
@@ -73,13 +78,14 @@ class OmniKind(VllmKind):
     def launch(self, spec: StageSpec, addresses: Mapping[str, str], *, replica: int, generation: int) -> Launch:
         """``engines.stage_core`` with the stage as data. Raises ConfigError if its options are not plain data."""
         options, stage_id = arguments(spec)
-        surroundings = {**engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
+        surroundings = {**_waits(spec), **engine_env(spec), "VLLM_OMNI_REPLICA_ID": str(replica)}
         payload: dict[str, Any] = {
             "env": surroundings,
             "model": spec.model,
             "options": options,
             "stage_id": stage_id,
             "replica": replica,
+            "devices": spec.devices,
             "handshake": addresses["handshake"],
         }
         return Launch(
@@ -90,3 +96,8 @@ class OmniKind(VllmKind):
             env=surroundings,
             payload=packed(payload, spec),
         )
+
+
+def _waits(spec: StageSpec) -> dict[str, str]:
+    """How long vLLM-Omni's scheduler waits for what the stage before has for it: as long as the edge may take."""
+    return {} if _INPUT_WAIT in os.environ else {_INPUT_WAIT: str(spec.deadlines.edge_s)}

@@ -15,7 +15,15 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["StagePlan", "diffusion_config", "receives_chunks", "resolve", "stage_metadata", "stage_plan"]
+__all__ = [
+    "StagePlan",
+    "diffusion_config",
+    "prepare_engine",
+    "receives_chunks",
+    "resolve",
+    "stage_metadata",
+    "stage_plan",
+]
 
 
 @attrs.frozen(kw_only=True)
@@ -80,6 +88,16 @@ def stage_plan(model: str, options: Mapping[str, Any], stage_id: int) -> StagePl
     )
     metadata = theirs.extract_stage_metadata_from_omni_stage_config(stage)
     return StagePlan(metadata=metadata, vllm_config=config, executor=executor)
+
+
+def prepare_engine(devices: str | None) -> None:
+    """What vLLM-Omni wants of a process before it makes an engine there. ``devices``: those that it may see."""
+    from vllm_omni.engine.stage_init_utils import prepare_engine_environment
+    from vllm_omni.platforms import current_omni_platform
+
+    if devices is not None:  # for CUDA it is set; other platforms have a variable of their own
+        current_omni_platform.set_device_control_env_var(devices)
+    prepare_engine_environment()
 
 
 def stage_metadata(model: str, options: Mapping[str, Any], stage_id: int) -> Any:

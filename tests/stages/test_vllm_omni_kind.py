@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import attrs
 import msgspec
 import numpy as np
 import pytest
 import torch
 
 from omni_actors._errors import ConfigError
-from omni_actors.config import StageSpec, load_object
+from omni_actors.config import Deadlines, StageSpec, load_object
 from omni_actors.lifecycle import RequestView, StageResult
 from omni_actors.vllm_omni import KIND, HandedOver, _kind, handed_over
 from omni_actors.vllm_omni._names import name_of
@@ -58,25 +59,55 @@ def test_an_engine_is_launched_with_data():
     told = msgspec.msgpack.decode(launch.payload)
     assert told.pop("env")["VLLM_OMNI_REPLICA_ID"] == "1"
     assert told == {
-        "model": "org/model", "options": {"dtype": "float32"}, "stage_id": 1, "replica": 1, "handshake": "ipc://h",
+        "model": "org/model", "options": {"dtype": "float32"}, "stage_id": 1, "replica": 1, "devices": None,
+        "handshake": "ipc://h",
     }  # fmt: skip
 
 
 def test_a_diffusion_engine_is_launched_with_data(installed):
     installed("0.30.0")
     DIFFUSION.check(SPEC)
-    launch = DIFFUSION.launch(SPEC, {"address": "ipc://a", "identity": "i"}, replica=1, generation=2)
+    spec = attrs.evolve(SPEC, devices="4")
+    launch = DIFFUSION.launch(spec, {"address": "ipc://a", "identity": "i"}, replica=1, generation=2)
     assert launch.argv[-2:] == ("-m", "omni_actors.engines.generation")
     told = msgspec.msgpack.decode(launch.payload)
     assert told["env"]["VLLM_OMNI_REPLICA_ID"] == "1"
     assert told["class"] == "omni_actors.vllm_omni.diffusion:OmniDiffusion"
-    assert told["args"] == {"model": "org/model", "options": {"dtype": "float32"}, "stage_id": 1}
+    args = {"model": "org/model", "options": {"dtype": "float32"}, "stage_id": 1, "devices": "4"}
+    assert told["args"] == args
     assert (told["address"], told["identity"]) == ("ipc://a", "i")
 
 
 def test_a_diffusion_stage_is_refused_for_the_same_reasons():
     with pytest.raises(ConfigError, match="vLLM-Omni is not installed"):
         DIFFUSION.check(SPEC)
+
+
+def launched(spec):
+    launch = KIND.launch(spec, {"handshake": "ipc://h"}, replica=0, generation=1)
+    return launch.env, msgspec.msgpack.decode(launch.payload)
+
+
+def test_an_engine_is_told_its_devices_for_platforms_with_a_variable_of_their_own():
+    environment, told = launched(attrs.evolve(SPEC, devices="4,5"))
+    assert (environment["CUDA_VISIBLE_DEVICES"], told["devices"]) == ("4,5", "4,5")
+
+
+def test_the_deadline_of_an_edge_is_also_that_of_vllm_omnis_own_waiting(monkeypatch):
+    name = "VLLM_OMNI_INPUT_WAIT_TIMEOUT_S"
+    monkeypatch.delenv(name, raising=False)
+    spec = attrs.evolve(SPEC, deadlines=Deadlines(edge_s=90))
+    assert launched(spec)[0][name] == "90"
+    assert launched(attrs.evolve(spec, env={name: "5"}))[0][name] == "5"
+    monkeypatch.setenv(name, "7")
+    assert name not in launched(spec)[0]
+
+
+def test_a_deploy_file_alone_cannot_be_run(installed):
+    installed("0.30.0")
+    with pytest.raises(ConfigError, match="a deploy file has no model; --model") as caught:
+        KIND.check(attrs.evolve(SPEC, model=""))
+    assert caught.value.path == "stages.thinker.model"
 
 
 def test_what_is_no_data_cannot_be_launched_with():

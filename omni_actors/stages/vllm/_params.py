@@ -2,7 +2,8 @@
 
 A caller gives vLLM's SamplingParams, a mapping of its fields, or nothing. Defaults fill a mapping key by key. A
 SamplingParams object says everything, so it is the caller's as it is, but for the stage's stop tokens and stop strings:
-those are what ends a talker's speech, and are united with the caller's. ``fixed_params`` win over both.
+those are what ends a talker's speech, and are united with the caller's. ``fixed_params`` win over both; their stop
+tokens, too, are united with the others, as vLLM-Omni unites them.
 
 CUMULATIVE output, vLLM's default, is taken as DELTA: our stream carries what is new, and adapters add it up.
 """
@@ -85,11 +86,17 @@ class ParamsMaker:
         values["stop"] = _united(values["stop"], self._stop)
         values["stop_token_ids"] = _united(values["stop_token_ids"], self._stop_ids)
         values["detokenize"] = values["detokenize"] or bool(self._stop)
-        return self._build(lambda: self._type(**(values | self._fixed)))
+        return self._build(lambda: self._type(**self._with_fixed(values)))
 
     def _from_mapping(self, given: Mapping[str, Any]) -> Any:
-        values = self._defaults | dict(given) | self._fixed
+        values = self._with_fixed(self._defaults | dict(given))
         return self._build(lambda: msgspec.convert(values, self._type))
+
+    def _with_fixed(self, values: dict[str, Any]) -> dict[str, Any]:
+        fixed = dict(self._fixed)
+        if "stop_token_ids" in fixed:
+            fixed["stop_token_ids"] = _united(values.get("stop_token_ids") or (), fixed["stop_token_ids"] or ())
+        return values | fixed
 
     def _build(self, make: Any) -> Any:
         try:

@@ -19,13 +19,12 @@ from vllm_omni.diffusion.request import OmniDiffusionRequest
 from vllm_omni.diffusion.sched import StepScheduler
 from vllm_omni.diffusion.worker.utils import BatchRunnerOutput, RunnerOutput
 from vllm_omni.distributed.omni_connectors.utils.serialization import OmniMsgpackDecoder
-from vllm_omni.engine.stage_init_utils import prepare_engine_environment
 from vllm_omni.errors import OmniClientError
 from vllm_omni.inputs.data import OmniDiffusionSamplingParams
 
 from omni_actors._errors import InvalidRequest
 from omni_actors.engines.generation import Chunk, Item, Step
-from omni_actors.vllm_omni._plan import diffusion_config
+from omni_actors.vllm_omni._plan import diffusion_config, prepare_engine
 
 from ._outputs import chunks
 
@@ -40,8 +39,8 @@ _LOG = logging.getLogger("omni_actors.vllm_omni")
 class OmniDiffusion:
     """See ``engines.generation.Generator``. One stage of ``model``, resolved with vLLM-Omni's own ``options``."""
 
-    def __init__(self, model: str, options: dict[str, Any], stage_id: int) -> None:
-        prepare_engine_environment()
+    def __init__(self, model: str, options: dict[str, Any], stage_id: int, devices: str | None = None) -> None:
+        prepare_engine(devices)
         config = diffusion_config(model, options, stage_id)
         config.enrich_config()
         self._engine = DiffusionEngine.make_engine(config)

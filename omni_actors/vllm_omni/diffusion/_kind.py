@@ -42,5 +42,5 @@ class OmniDiffusionKind(GenerationKind):
     def payload(self, spec: StageSpec) -> dict[str, Any]:
         """What the child reads from its stdin, beside ``env``, ``address`` and ``identity``."""
         options, stage_id = arguments(spec)
-        args = {"model": spec.model, "options": options, "stage_id": stage_id}
+        args = {"model": spec.model, "options": options, "stage_id": stage_id, "devices": spec.devices}
         return {**super().payload(spec), "class": _HOSTED, "args": args, "max_batch": _AT_ONCE}
