@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from typing import TYPE_CHECKING, Any
 
 import trio
 from vllm.engine.protocol import EngineClient
+
+from omni_actors import PipelineSpec
 
 from ._bridge import Bridge
 from ._control import Control
@@ -24,7 +27,7 @@ from ._requests import Requests
 from ._tenure import Borrowed, Owned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -52,6 +55,11 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
     Its vLLM engines log statistics, as AsyncLLM's do, unless ``disable_log_stats``: into prometheus_client's registry,
     with ``served_model_name`` (default: the pipeline's name) as the model's, and by ``do_log_stats``.
     """
+
+    def __new__(cls, pipeline: Any = None, **how: Any) -> AsyncOmni:
+        """Of a model of vLLM-Omni it is a ``ModelOmni``, which takes vLLM-Omni's arguments."""
+        kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and _is_model(pipeline, how) else cls
+        return super().__new__(kind)
 
     def __init__(
         self,
@@ -87,7 +95,7 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ends the requests that came this way, within ``drain_s`` and the pipeline's ``abort_s``; the runtime goes on.
         Entering it anywhere else raises UsageError.
         """
-        omni = cls.__new__(cls)
+        omni = cls.__new__(cls, runtime.spec)
         omni._begin(Bridge(Borrowed(runtime), LoopHost()))
         return omni
 
@@ -254,6 +262,22 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         reports: list[AbortReport] = await self._cross(_abort, ids)
         return reports
+
+
+def _is_model(pipeline: Any, how: Mapping[str, Any]) -> bool:
+    """Whether that is a model of vLLM-Omni: named as one (a hub id, a folder), or a pipeline of such stages."""
+    if isinstance(pipeline, PipelineSpec):
+        return all(stage.engine == "vllm-omni" for stage in pipeline.stages)
+    if pipeline is None:
+        return "model" in how
+    name = str(pipeline)
+    return os.path.isdir(name) or (name.count("/") == 1 and not name.endswith((".yaml", ".yml")) and name[0] not in "./")
+
+
+def _of_a_model() -> type[AsyncOmni]:
+    from .drop_in import ModelOmni
+
+    return ModelOmni
 
 
 async def _done(future: Future[Any]) -> None:
