@@ -194,11 +194,6 @@ class ModelOmni(Requests, AsyncOmni):
         except TimeoutError:
             return []
 
-    def close(self, **how: Any) -> Any:
-        """Of theirs it is ``shutdown``, of ours a coroutine to be awaited; it has begun when this returns."""
-        self.request_close(**how)
-        return super().close(**how)
-
     def _named(self, stage_ids: Sequence[int] | None) -> list[str] | None:
         if stage_ids is None:
             return None

@@ -5,6 +5,8 @@ Ours is always the ``__cause__``. ``error_stage_id`` is what its server puts bes
 
 from __future__ import annotations
 
+import re
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from vllm.exceptions import GracefulHTTPError
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RequestLost", "as_vllm_omni"]
 
+_PID = re.compile(r" \(pid \d+\)")
 _STATUS = {
     TransformFailed: 502,
     StageFailed: 503,
@@ -45,8 +48,6 @@ class RequestLost(EngineGenerateError, GracefulHTTPError):  # type: ignore[misc]
     """
 
     def __init__(self, words: str, status: int, stage_id: int | None) -> None:
-        from http import HTTPStatus
-
         GracefulHTTPError.__init__(self, words, HTTPStatus(status))
         self.error_stage_id = stage_id
 
@@ -70,6 +71,9 @@ def as_vllm_omni(error: BaseException, stage_ids: Mapping[str, int]) -> BaseExce
 
 
 def _words(error: OmniError) -> str:
-    """One line that names the stage, if there is one to name."""
-    line = error.message.partition("\n")[0]
+    """One line that names the stage and the cause, and nothing of the machine."""
+    if isinstance(error, StageFailed):
+        how = error.signal or (None if error.exit_code is None else f"exit code {error.exit_code}") or error.verdict
+        return f"stage {error.stage} died under this request ({how}); try again"
+    line = _PID.sub("", error.message.partition("\n")[0].removesuffix("; its last words:"))
     return line if error.stage is None or error.stage in line else f"stage {error.stage}: {line}"

@@ -16,16 +16,19 @@ from ._routes_omni import Abort, Ready
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from omni_actors_asyncio.drop_in import ModelOmni
 
     from ._door import Door
 
-__all__ = ["omni_app"]
+__all__ = ["bare_app", "omni_app"]
 
-_REPLACED = (("/v1/chat/completions", "POST"), ("/v1/chat/completions/batch", "POST"), ("/v1/models", "GET"))
-"""vLLM's routes that vLLM-Omni has its own for; and ``/health``."""
+_REPLACED = (
+    ("/v1/chat/completions", "POST"), ("/v1/chat/completions/batch", "POST"), ("/v1/models", "GET"), ("/health", "GET"),
+)  # fmt: skip
+"""vLLM's routes that vLLM-Omni has its own for."""
+_PROFILER = (("/start_profile", "POST"), ("/stop_profile", "POST"))
 
 
 async def omni_app(omni: ModelOmni, args: Namespace, door: Door) -> Any:
@@ -35,30 +38,38 @@ async def omni_app(omni: ModelOmni, args: Namespace, door: Door) -> Any:
     from vllm_omni.entrypoints.openai.storage import STORAGE_MANAGER
     from vllm_omni.entrypoints.serve.profile.utils import _should_enable_profiler_endpoints
 
-    app = theirs.build_openai_app(args, await omni.get_supported_tasks())
-    app.state.api_server_count = 1
-    for path, method in (*_REPLACED, ("/health", "GET")):
-        theirs.remove_route_from_app(app, path, {method})
-    app.include_router(theirs.router)
-    theirs._register_omni_exception_handlers(app)
+    app = bare_app(args, await omni.get_supported_tasks(), profiler=_should_enable_profiler_endpoints(omni.stage_configs))
     await theirs.omni_init_app_state(omni, app.state, args)
     shutdown_unsupported_routes(app, omni.endpoint_restrictions)
     await STORAGE_MANAGER.start()
-    if _should_enable_profiler_endpoints(omni.stage_configs):
-        for path in ("/start_profile", "/stop_profile"):
-            theirs.remove_route_from_app(app, path, {"POST"})
-        app.include_router(theirs.profiler_router)
     app.router.routes[:0] = [
         Route("/ready", Endpoint(Ready(door)), methods=["GET"], name="ready"),
         Route("/v1/omni/abort", Endpoint(Abort(door)), methods=["POST"], name="omni_abort"),
     ]
-    _end_with(app, ("openai_serving_video", "openai_serving_speech"))
+    _end_with(app, STORAGE_MANAGER)
     return app
 
 
-def _end_with(app: Any, names: tuple[str, ...]) -> None:
-    """What vLLM-Omni's server shuts down when it ends."""
+def bare_app(args: Namespace, tasks: Sequence[str], *, profiler: bool) -> Any:
+    """vLLM-Omni's routes over vLLM's, with nothing behind them yet."""
+    from vllm_omni.entrypoints.openai import api_server as theirs
+
+    app = theirs.build_openai_app(args, tuple(tasks))
+    app.state.api_server_count = 1
+    replaced = _REPLACED + (_PROFILER if profiler else ())
+    for path, method in replaced:
+        theirs.remove_route_from_app(app, path, {method})
+    app.include_router(theirs.router)
+    if profiler:
+        app.include_router(theirs.profiler_router)
+    theirs._register_omni_exception_handlers(app)
+    return app
+
+
+def _end_with(app: Any, storage: Any) -> None:
+    """What vLLM-Omni's server, or nobody, ends with its life. vLLM's lifespan takes the app's state away at its end."""
     theirs = app.router.lifespan_context
+    served = (app.state.openai_serving_video, app.state.openai_serving_speech)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[Any]:
@@ -66,8 +77,9 @@ def _end_with(app: Any, names: tuple[str, ...]) -> None:
             async with theirs(app) as state:
                 yield state
         finally:
-            for served in (getattr(app.state, name, None) for name in names):
-                if served is not None:
-                    served.shutdown()
+            for each in served:
+                if each is not None:
+                    each.shutdown()
+            await storage.stop()
 
     app.router.lifespan_context = lifespan
