@@ -59,7 +59,8 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
     def __new__(cls, pipeline: Any = None, **how: Any) -> AsyncOmni:
         """Of a model of vLLM-Omni it is a ``ModelOmni``, which takes vLLM-Omni's arguments."""
         kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and _is_model(pipeline, how) else cls
-        return super().__new__(kind)
+        made: AsyncOmni = super().__new__(kind)
+        return made
 
     def __init__(
         self,
@@ -267,11 +268,13 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
 def _is_model(pipeline: Any, how: Mapping[str, Any]) -> bool:
     """Whether that is a model of vLLM-Omni: named as one (a hub id, a folder), or a pipeline of such stages."""
     if isinstance(pipeline, PipelineSpec):
-        return all(stage.engine == "vllm-omni" for stage in pipeline.stages)
+        return all(stage.engine.startswith("vllm-omni") for stage in pipeline.stages)
     if pipeline is None:
         return "model" in how
     name = str(pipeline)
-    return os.path.isdir(name) or (name.count("/") == 1 and not name.endswith((".yaml", ".yml")) and name[0] not in "./")
+    return os.path.isdir(name) or (
+        name.count("/") == 1 and not name.endswith((".yaml", ".yml")) and name[0] not in "./"
+    )
 
 
 def _of_a_model() -> type[AsyncOmni]:

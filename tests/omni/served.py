@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import httpx
 import uvicorn
-
 from omni_actors_asyncio.server import ServeOptions, application
 
 START_S = 120.0

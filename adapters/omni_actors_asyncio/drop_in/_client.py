@@ -7,10 +7,12 @@ are vLLM-Omni's own objects, those of the stages' front-ends.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from vllm_omni.diffusion.data import OmniACK
+from vllm_omni.entrypoints.omni_base import OmniEngineDeadError
 from vllm_omni.metrics.modality import OmniModalityMetrics
 
 from omni_actors import PipelineSpec, UsageError
@@ -19,13 +21,12 @@ from omni_actors.vllm_omni._frontend import arguments
 from omni_actors.vllm_omni._plan import resolve
 from omni_actors_asyncio._client import AsyncOmni
 
-from ._errors import OmniEngineDeadError
 from ._generate import Requests
 from ._metrics import StageInfo
 from ._options import ModelOptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from vllm_omni.entrypoints.client_request_state import ClientRequestState
 
@@ -54,7 +55,7 @@ class Engine:
         return self.metadata[stage_id]
 
 
-class ModelOmni(Requests, AsyncOmni):
+class ModelOmni(Requests, AsyncOmni):  # type: ignore[misc]  # its ``generate`` is vLLM-Omni's
     """``AsyncOmni(model="Qwen/Qwen2.5-Omni-7B", deploy_config=…, …)``: the arguments are vLLM-Omni's.
 
     Made so, it is running when it is there, as theirs is, and ends with ``shutdown``, or with ``async with``, or with
@@ -182,7 +183,7 @@ class ModelOmni(Requests, AsyncOmni):
 
     # ------------------------------------------------------------------ the end of requests, of stages
 
-    async def abort(  # type: ignore[override]
+    async def abort(
         self, request_id: str | Iterable[str], internal: bool = False, *, timeout: float | None = None
     ) -> list[AbortReport]:
         """Abort every request with this id, or these; returns when all engines have confirmed, or after ``timeout``:
@@ -203,7 +204,7 @@ class ModelOmni(Requests, AsyncOmni):
                 raise UsageError(f"there is no stage {number}; there are {len(names)}")
         return [names[number] for number in stage_ids]
 
-    async def collective_rpc(  # type: ignore[override]
+    async def collective_rpc(
         self,
         method: str,
         timeout: float | None = None,
@@ -236,12 +237,10 @@ class ModelOmni(Requests, AsyncOmni):
         """The engines' own profilers; ``stages`` by number."""
         await super().start_profile(profile_prefix, stages=self._named(stages), **how)
 
-    async def stop_profile(self, stages: Any = None) -> None:  # type: ignore[override]
+    async def stop_profile(self, stages: Any = None) -> None:
         """Writes the traces."""
         await super().stop_profile(stages=self._named(stages))
 
 
 def _slept(stage_id: int, what: str, level: int) -> Any:
-    return OmniACK(
-        task_id=f"{what}-{stage_id}", status="SUCCESS", stage_id=stage_id, rank=0, metadata={"level": level}
-    )
+    return OmniACK(task_id=f"{what}-{stage_id}", status="SUCCESS", stage_id=stage_id, rank=0, metadata={"level": level})

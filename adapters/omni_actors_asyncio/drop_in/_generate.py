@@ -85,7 +85,7 @@ class Requests:
         }
         arrived = time.time() if arrival_time is None else float(arrival_time)
         unheard = {"reasoning_ended": reasoning_ended, "reasoning_parser_kwargs": reasoning_parser_kwargs}
-        reader = self._reader(
+        reader = self._asked(
             Ask(
                 prompt=prompt,
                 sampling=self._per_stage(sampling_params_list, sampling_params),
@@ -107,7 +107,7 @@ class Requests:
             self.request_states.pop(state.request_id, None)
             await reader.leave()
 
-    def _reader(self, ask: Ask, unheard: Mapping[str, Any]) -> _Reader:
+    def _asked(self, ask: Ask, unheard: Mapping[str, Any]) -> _Reader:
         ids = {name: stage.number for name, stage in self._stages.items()}
         try:
             self._bridge.check()

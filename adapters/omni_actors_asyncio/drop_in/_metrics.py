@@ -46,8 +46,7 @@ def metrics(
 ) -> dict[str, Any]:
     """vLLM-Omni's ``metrics`` of an output of stage ``now``: all stages that have finished, and that one at the top."""
     found = {
-        name: _stats(stages[name], timing, ticket, ended.get(name, Ended()))
-        for name, timing in _known(ticket).items()
+        name: _stats(stages[name], timing, ticket, ended.get(name, Ended())) for name, timing in _known(ticket).items()
     }
     if not found:
         return {}

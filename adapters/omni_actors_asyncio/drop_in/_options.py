@@ -1,4 +1,4 @@
-"""The keyword arguments of vLLM-Omni's AsyncOmni: which are its pipeline's, which are the entry point's, which are ours.
+"""The keyword arguments of vLLM-Omni's AsyncOmni: which are its pipeline's, and which the entry point's own.
 
 vLLM-Omni drops a name that it does not know without a word. Here that is an error.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 
@@ -15,16 +16,13 @@ from omni_actors import ConfigError
 from omni_actors.config._hints import did_you_mean
 from omni_actors.stages.vllm._frontend import environ_kept
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 __all__ = ["ModelOptions"]
 
 _STAGE = re.compile(r"stage_\d+_.+")
 _FLEET = frozenset(
-    ("api_server_count", "client_config", "omni_dp_size_local", "omni_heartbeat_timeout", "omni_lb_policy")
-    + ("omni_master_address", "omni_master_port", "omni_replica_address", "replica_id", "single_stage_mode", "stage_id")
-)
+    ("api_server_count", "client_config", "omni_dp_size_local", "omni_heartbeat_timeout", "omni_lb_policy",
+     "omni_master_address", "omni_master_port", "omni_replica_address", "replica_id", "single_stage_mode", "stage_id")
+)  # fmt: skip
 """How vLLM-Omni spreads its stages over several programs."""
 _NO_EFFECT = frozenset(("batch_timeout", "enable_orch_monitor", "parallel_stage_init", "ray_address", "worker_backend"))
 """Of its orchestrator, which does not run here."""
@@ -76,7 +74,7 @@ def _known() -> frozenset[str]:
 
     dataclass_fields = (*dataclasses.fields(OmniAsyncEngineArgs), *dataclasses.fields(OmniDiffusionConfig))
     names = {field.name for field in dataclass_fields} | _of_the_server() | {"lora_scale", "streaming_output"}
-    return frozenset(names) | deploy_runtime_override_keys() | orchestrator_field_names()
+    return frozenset((*names, *deploy_runtime_override_keys(), *orchestrator_field_names()))
 
 
 def _of_the_server() -> frozenset[str]:

@@ -140,7 +140,7 @@ class Results:
         """The end of an aborted request: of the first stage with text that had not ended, with what was not read of
         it; else of ``stage``, with nothing.
         """
-        for name, kind in self._kinds.items():
+        for name in self._kinds:
             if self._stages[name].kind == "text" and name not in self._ended:
                 stage = name
                 break

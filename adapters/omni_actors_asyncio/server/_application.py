@@ -32,9 +32,8 @@ async def application(omni: AsyncOmni, options: ServeOptions, args: Namespace | 
     """A FastAPI app, which runs in the loop that this is called in; its lifespan is the caller's to run.
 
     ``args``: vLLM's arguments, if they were made before; of ``options`` the host and the port have no effect here.
-    Where no vLLM stage takes the prompt, the app is our own (see ``_own_app``); of a model of vLLM-Omni it is vLLM-Omni's
-    (see ``_omni_app``). Raises UsageError for options that
-    would have no effect.
+    Where no vLLM stage takes the prompt, the app is our own (see ``_own_app``); that of a model of vLLM-Omni is
+    vLLM-Omni's (see ``_omni_app``). Raises UsageError for options that would have no effect.
     """
     args = args or vllm_args(options)
     door = _door(omni, options, args)

@@ -38,7 +38,9 @@ async def omni_app(omni: ModelOmni, args: Namespace, door: Door) -> Any:
     from vllm_omni.entrypoints.openai.storage import STORAGE_MANAGER
     from vllm_omni.entrypoints.serve.profile.utils import _should_enable_profiler_endpoints
 
-    app = bare_app(args, await omni.get_supported_tasks(), profiler=_should_enable_profiler_endpoints(omni.stage_configs))
+    app = bare_app(
+        args, await omni.get_supported_tasks(), profiler=_should_enable_profiler_endpoints(omni.stage_configs)
+    )
     await theirs.omni_init_app_state(omni, app.state, args)
     shutdown_unsupported_routes(app, omni.endpoint_restrictions)
     await STORAGE_MANAGER.start()
