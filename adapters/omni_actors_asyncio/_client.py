@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from typing import TYPE_CHECKING, Any
 
 import trio
 from vllm.engine.protocol import EngineClient
 
-from omni_actors import PipelineSpec
-
+from ._asked_model import is_model
 from ._bridge import Bridge
 from ._control import Control
 from ._errors import busy, dead
@@ -27,7 +25,7 @@ from ._requests import Requests
 from ._tenure import Borrowed, Owned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -58,7 +56,7 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
 
     def __new__(cls, pipeline: Any = None, **how: Any) -> AsyncOmni:
         """Of a model of vLLM-Omni it is a ``ModelOmni``, which takes vLLM-Omni's arguments."""
-        kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and _is_model(pipeline, how) else cls
+        kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and is_model(pipeline, how) else cls
         made: AsyncOmni = super().__new__(kind)
         return made
 
@@ -263,18 +261,6 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         reports: list[AbortReport] = await self._cross(_abort, ids)
         return reports
-
-
-def _is_model(pipeline: Any, how: Mapping[str, Any]) -> bool:
-    """Whether that is a model of vLLM-Omni: named as one (a hub id, a folder), or a pipeline of such stages."""
-    if isinstance(pipeline, PipelineSpec):
-        return all(stage.engine.startswith("vllm-omni") for stage in pipeline.stages)
-    if pipeline is None:
-        return "model" in how
-    name = str(pipeline)
-    return os.path.isdir(name) or (
-        name.count("/") == 1 and not name.endswith((".yaml", ".yml")) and name[0] not in "./"
-    )
 
 
 def _of_a_model() -> type[AsyncOmni]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from omni_actors_asyncio._client import _is_model
+from omni_actors_asyncio._asked_model import is_model
 
 from omni_actors import PipelineSpec, StageSpec
 
@@ -15,13 +15,13 @@ def spec(*engines):
 
 @pytest.mark.parametrize("pipeline", ["Qwen/Qwen2.5-Omni-7B", spec("vllm-omni", "vllm-omni")])
 def test_models(pipeline):
-    assert _is_model(pipeline, {})
+    assert is_model(pipeline, {})
 
 
 def test_a_folder_is_a_model_and_so_is_what_is_called_one(tmp_path):
-    assert _is_model(str(tmp_path), {})
-    assert _is_model(tmp_path, {})
-    assert _is_model(None, {"model": "anything"})
+    assert is_model(str(tmp_path), {})
+    assert is_model(tmp_path, {})
+    assert is_model(None, {"model": "anything"})
 
 
 @pytest.mark.parametrize(
@@ -29,5 +29,5 @@ def test_a_folder_is_a_model_and_so_is_what_is_called_one(tmp_path):
     ["tiny-omni", "mine.yaml", "deploy/mine.yaml", "./mine.yml", spec("vllm"), spec("vllm-omni", "diffusion")],
 )
 def test_pipelines(pipeline):
-    assert not _is_model(pipeline, {})
-    assert not _is_model(None, {})
+    assert not is_model(pipeline, {})
+    assert not is_model(None, {})

@@ -168,6 +168,25 @@ def test_qwen2_5_errors(omni):
     assert refused.value.error_stage_id == 0
 
 
+def test_qwen2_5_script(omni):
+    """vLLM-Omni's Omni, here over the same engines."""
+    from omni_actors_asyncio.drop_in import ModelScript
+
+    script = ModelScript.over(omni)
+    prompt = PROMPTS["text"](omni.model)
+    found = script.generate([prompt, prompt], use_tqdm=False)
+    assert sorted(output.stage_id for output in found) == [0, 0, 2, 2]
+    assert all(output.finished for output in found)
+    assert {len(output.outputs[0].token_ids) for output in of_stage(found, 0)} == {SAID}
+    assert len({output.request_id for output in found}) == 2
+    early = script.generate({**prompt, "modalities": ["text"]}, py_generator=True, use_tqdm=False)
+    assert next(early).stage_id == 0
+    early.close()
+    with pytest.raises(ValueError, match="Expected 3 sampling params"):
+        script.generate(prompt, asked(omni, "DELTA")[:2], use_tqdm=False)
+    assert script.num_stages == 3
+
+
 # ---------------------------------------------------------------------- its server
 
 

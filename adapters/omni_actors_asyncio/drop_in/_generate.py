@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncGenerator
 from types import SimpleNamespace
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from ._metrics import StageInfo
 
 __all__ = ["Requests"]
+
+_NUMBERS = itertools.count(1)
 
 
 class Requests:
@@ -129,7 +132,7 @@ class Requests:
 
     def _state(self, request_id: str, arrived: float) -> ClientRequestState:
         """Under a name of its own: users' names may repeat."""
-        state = ClientRequestState(f"{request_id}-{id(object()):x}-{len(self.request_states)}", request_id)
+        state = ClientRequestState(f"{request_id}-{next(_NUMBERS)}", request_id)
         state.request_arrival_ts = arrived
         self.request_states[state.request_id] = state
         return state

@@ -83,7 +83,10 @@ def _joined(pieces: Sequence[Any]) -> Any:
 
 
 class Results:
-    """One request's OmniRequestOutputs. Lives in the reader's thread. ``kinds``: of the stages that are read."""
+    """One request's OmniRequestOutputs. Lives in the reader's thread. ``kinds``: of the stages that are read.
+
+    ``request_id``: the user's; empty, it becomes the runtime's.
+    """
 
     def __init__(
         self,
@@ -109,6 +112,7 @@ class Results:
             if kind is RequestOutputKind.FINAL_ONLY and not finished:
                 return None
             native = self._sums[stage].made()
+        self._id = self._id or output.request_id
         return self._output(stage, native, finished)
 
     def _count(self, output: Output, native: Any) -> None:
