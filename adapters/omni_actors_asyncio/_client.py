@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from vllm.engine.protocol import EngineClient
 
+from ._asked_model import is_model
 from ._bridge import Bridge
 from ._control import Control
 from ._errors import busy, dead
@@ -53,6 +54,12 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
     with ``served_model_name`` (default: the pipeline's name) as the model's, and by ``do_log_stats``.
     """
 
+    def __new__(cls, pipeline: Any = None, **how: Any) -> AsyncOmni:
+        """Of a model of vLLM-Omni it is a ``ModelOmni``, which takes vLLM-Omni's arguments."""
+        kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and is_model(pipeline, how) else cls
+        made: AsyncOmni = super().__new__(kind)
+        return made
+
     def __init__(
         self,
         pipeline: Any,
@@ -87,7 +94,7 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ends the requests that came this way, within ``drain_s`` and the pipeline's ``abort_s``; the runtime goes on.
         Entering it anywhere else raises UsageError.
         """
-        omni = cls.__new__(cls)
+        omni = cls.__new__(cls, runtime.spec)
         omni._begin(Bridge(Borrowed(runtime), LoopHost()))
         return omni
 
@@ -254,6 +261,12 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         reports: list[AbortReport] = await self._cross(_abort, ids)
         return reports
+
+
+def _of_a_model() -> type[AsyncOmni]:
+    from .drop_in import ModelOmni
+
+    return ModelOmni
 
 
 async def _done(future: Future[Any]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from omni_actors import Kind, OmniError, RequestFailed, Terminal, TextChunk, UsageError
 
+from ._asked_model import is_model
 from ._bridge import Bridge
 from ._progress import Meter, progress
 from ._tenure import Owned
@@ -81,6 +82,14 @@ class Omni:
     The arguments are ``open_omni``'s. Making it starts every stage, and raises what ``open_omni`` raises. Without a
     ``with`` it is closed by ``close``, or at the end of the program, within 5 s. Any thread may use it.
     """
+
+    def __new__(cls, pipeline: Any = None, **how: Any) -> Omni:
+        """Of a model of vLLM-Omni it is a ``ModelScript``, which takes vLLM-Omni's arguments."""
+        if cls is Omni and is_model(pipeline, how):
+            from .drop_in import ModelScript
+
+            return super().__new__(ModelScript)
+        return super().__new__(cls)
 
     def __init__(self, pipeline: Any, **how: Any) -> None:
         self._bridge = Bridge(Owned(pipeline, **how))

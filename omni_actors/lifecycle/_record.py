@@ -100,7 +100,7 @@ class Timing:
     """When a stage got its first input, went to an engine, made its first and its last output; absolute seconds.
 
     ``tokens`` and ``first_at`` are what the user asked for; the stage's companions are counted in ``companion_tokens``
-    and, since the stage isn't done before they are, in ``finished_at``.
+    and, since the stage isn't done before they are, in ``finished_at``. ``replica`` got its first work.
     """
 
     stage: str
@@ -112,6 +112,7 @@ class Timing:
     audio_s: float = 0.0
     steps: int = 0
     companion_tokens: int = 0
+    replica: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -254,6 +255,7 @@ class StageProgress:
     audio_s: float = 0.0
     steps: int = 0
     companion_tokens: int = 0
+    replica: int | None = None
 
     @property
     def complete(self) -> bool:
@@ -297,6 +299,7 @@ class StageProgress:
             audio_s=self.audio_s,
             steps=self.steps,
             companion_tokens=self.companion_tokens,
+            replica=self.replica,
         )
 
 

@@ -180,7 +180,7 @@ class RequestTable:
         self.load[stage, replica] += 1
         progress = record.stages[stage]
         if progress.submitted_at is None:
-            progress.submitted_at = self._clock()
+            progress.submitted_at, progress.replica = self._clock(), replica
         return lease
 
     def extend(self, record: Record, stage: str, nbytes: int) -> Lease | None:

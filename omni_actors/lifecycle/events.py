@@ -56,12 +56,14 @@ class TensorChunk(msgspec.Struct, frozen=True, kw_only=True):
 
     A vLLM stage that pools makes one: ``pooled`` is what its model says of the whole prompt (an embedding: shape
     (dimensions,)) or of each token; in ``meta`` are the ``prompt_token_ids``, and how many were ``cached_tokens``.
+    ``native`` is the engine's own output object, where it has one (see ``TextChunk``).
     """
 
     tensors: Mapping[str, Any] = msgspec.field(default_factory=dict)
     meta: Mapping[str, Any] = msgspec.field(default_factory=dict)
     finish_reason: str | None = None
     prompt_tokens: int = 0
+    native: Any = None
 
     @property
     def nbytes(self) -> int:

@@ -13,7 +13,7 @@ import outcome
 import trio
 
 from omni_actors._errors import InvalidRequest, RuntimeClosed
-from omni_actors.lifecycle import Kind, Record, RequestView
+from omni_actors.lifecycle import Kind, Record, RequestView, Timing
 from omni_actors.stages import StageEvent, StageState, StageSupervisor, bounded_shield
 
 if TYPE_CHECKING:
@@ -348,6 +348,24 @@ class Generation:
         assert record is not None
         self._handler.settle(record, Kind.ABORTED, reason=reason)
         return record.terminal is not None and record.terminal.kind is not Kind.FINISHED
+
+    @property
+    def submitted_at(self) -> float:
+        """When it was admitted, by the runtime's clock."""
+        assert self._record is not None
+        return self._record.submitted_at
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of the stages that the prompt went to, once they have answered it."""
+        assert self._record is not None
+        return self._record.prompt_tokens
+
+    def timings(self, *, complete: bool = False) -> Mapping[str, Timing]:
+        """Of each stage as of now, or of those that make nothing more; in the runtime's thread."""
+        assert self._record is not None
+        stages = self._record.stages.items()
+        return {name: progress.timing() for name, progress in stages if progress.complete or not complete}
 
     async def left(self) -> None:
         """Wait until every engine has confirmed, at the latest until ``abort_s``; cancellations wait as well."""

@@ -32,7 +32,11 @@ _DATA = frozenset(("multi_modal_data", "mm_processor_kwargs"))
 
 
 class OmniFrontend:
-    """See ``CoreFrontend``. Raises ConfigError, in vLLM-Omni's words."""
+    """See ``CoreFrontend``. Raises ConfigError, in vLLM-Omni's words.
+
+    ``vllm_config``, ``input_processor``, ``renderer`` and ``metadata`` (the stage's) are vLLM's and vLLM-Omni's own
+    objects, for adapters.
+    """
 
     asks: Sequence[str] = ()
 
@@ -44,8 +48,9 @@ class OmniFrontend:
 
             plan = stage_plan(spec.model, options, self._id)
             self._finals = _finals(resolve(spec.model, options))
-            self._meta, self.vllm_config = plan.metadata, plan.vllm_config
-            self._input = build_stage0_input_processor(plan.vllm_config)
+            self.metadata, self.vllm_config = plan.metadata, plan.vllm_config
+            self.input_processor: Any = build_stage0_input_processor(plan.vllm_config)
+            self.renderer: Any = self.input_processor.renderer
             self._chained = receives_chunks(spec.model, options, self._id)
         self._params = ParamsMaker(spec.name, spec.params, spec.fixed_params)
 
@@ -101,9 +106,9 @@ class OmniFrontend:
             prompt = {**prompt, "additional_information": dict(prompt.get("additional_information") or {})}
             theirs.inject_global_id(prompt, called)
         try:
-            if self._meta.prompt_transform_func is not None:
-                prompt = self._meta.prompt_transform_func(prompt, [sampling])
-            request = self._input.process_inputs(
+            if self.metadata.prompt_transform_func is not None:
+                prompt = self.metadata.prompt_transform_func(prompt, [sampling])
+            request = self.input_processor.process_inputs(
                 request_id=key,
                 prompt=prompt,
                 params=sampling,
@@ -124,7 +129,7 @@ class OmniFrontend:
 
         inputs = self._inputs(given)
         if len(inputs) != 1:
-            name = function_name(self._meta.custom_process_input_func)
+            name = function_name(self.metadata.custom_process_input_func)
             words = f"{name} of stage {self._stage} made {len(inputs)} inputs of one output"
             raise TransformFailed(words, function=name, stage=self._stage)
         return build_engine_core_request_from_tokens(
@@ -163,7 +168,7 @@ class OmniFrontend:
 
     def _inputs(self, given: HandedOver) -> list[Any]:
         """What vLLM-Omni's function makes of the outputs before. Raises InvalidRequest for its client errors."""
-        function = self._meta.custom_process_input_func
+        function = self.metadata.custom_process_input_func
         if function is None:
             return [{"prompt_token_ids": list(source.outputs[0].token_ids)} for source in given.sources]
         model = self.vllm_config.model_config
@@ -172,7 +177,7 @@ class OmniFrontend:
             self._stage,
             given.sources,
             given.prompt,
-            self._meta.requires_multimodal_data,
+            self.metadata.requires_multimodal_data,
             next_stage_hf_config=model.hf_config,
             target_model_config=model,
         )
@@ -194,11 +199,11 @@ class OmniFrontend:
 
     def processor(self, meter: Meter | None = None) -> TextProcessor:
         """One per generation."""
-        return OmniOutputs(self._input.tokenizer, makes=self._meta.engine_output_type, rate=self._rate())
+        return OmniOutputs(self.input_processor.tokenizer, makes=self.metadata.engine_output_type, rate=self._rate())
 
     def _rate(self) -> int | None:
         """Samples per second of what the user hears of this stage, where the model does not say it with them."""
-        if not (self._meta.final_output and self._meta.final_output_type == "audio"):
+        if not (self.metadata.final_output and self.metadata.final_output_type == "audio"):
             return None
         from vllm_omni.metrics.definitions import resolve_audio_sample_rate
 
@@ -216,7 +221,7 @@ class OmniFrontend:
 
     def data_missing(self, hashes: Sequence[str]) -> None:
         """Forget that the engine holds these."""
-        cache = self._input.renderer.mm_processor_cache
+        cache = self.renderer.mm_processor_cache
         for each in hashes if cache is not None else ():
             cache.invalidate(each)
 

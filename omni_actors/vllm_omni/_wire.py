@@ -141,4 +141,5 @@ def _audio(output: Any, default: int) -> Payload:
         tensors={"audio": np.concatenate(samples)} if samples else {},
         meta={"sample_rate": default if rate is None else int(rate)},
         finish_reason=choice.finish_reason if output.finished else None,
+        native=output,
     )

@@ -56,7 +56,9 @@ def test_what_was_not_said_is_nothing():
     }  # fmt: skip
     assert msgspec.structs.asdict(TensorChunk()) == {
         "tensors": {},
-        "meta": {},
+        "meta": {
+            "native": None,
+        },
         "finish_reason": None,
         "prompt_tokens": 0,
     }

@@ -94,7 +94,7 @@ def test_the_clock_of_a_stage_starts_once_and_stops_last():
     assert progress.timing() == Timing(
         stage="s", ready_at=1.0, submitted_at=2.0, first_at=3.0, finished_at=4.0, tokens=3
     )
-    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0, 0)
+    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0, 0, None)
     assert StageProgress(Node(name="s")).timing() == Timing(stage="s")
 
 

@@ -32,11 +32,15 @@ async def application(omni: AsyncOmni, options: ServeOptions, args: Namespace | 
     """A FastAPI app, which runs in the loop that this is called in; its lifespan is the caller's to run.
 
     ``args``: vLLM's arguments, if they were made before; of ``options`` the host and the port have no effect here.
-    Where no vLLM stage takes the prompt, the app is our own (see ``_own_app``). Raises UsageError for options that
-    would have no effect.
+    Where no vLLM stage takes the prompt, the app is our own (see ``_own_app``); that of a model of vLLM-Omni is
+    vLLM-Omni's (see ``_omni_app``). Raises UsageError for options that would have no effect.
     """
     args = args or vllm_args(options)
     door = _door(omni, options, args)
+    if hasattr(omni, "stage_configs"):
+        app = await _app_of_a_model(omni, args, door)
+        guard(app, options.limits)
+        return app
     if hasattr(omni, "vllm_config"):
         app = await _vllm_app(omni, options, args)
         door = attrs.evolve(door, render=VllmChats(lambda: app.state.openai_serving_chat))
@@ -46,6 +50,12 @@ async def application(omni: AsyncOmni, options: ServeOptions, args: Namespace | 
     describe(app)
     guard(app, options.limits)
     return app
+
+
+async def _app_of_a_model(omni: Any, args: Namespace, door: Door) -> Any:
+    from ._omni_app import omni_app
+
+    return await omni_app(omni, args, door)
 
 
 async def _vllm_app(omni: AsyncOmni, options: ServeOptions, args: Namespace) -> Any:

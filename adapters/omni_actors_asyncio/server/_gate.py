@@ -29,7 +29,10 @@ __all__ = ["guard"]
 _WITH_BODY = ("POST", "PUT", "PATCH", "DELETE")
 _NEVER_COUNTED = "/v1/omni/abort"
 """Who has as many requests running as allowed must be able to end one."""
-_UPLOADS = ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/edits")
+_UPLOADS = (
+    "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/voices", "/v1/images/edits", "/v1/videos",
+    "/v1/videos/sync",
+)  # fmt: skip
 """Their bodies are forms with files. All others are JSON, whatever their Content-Type says."""
 _IN_THE_LOOP_BYTES = 256 << 10
 """A larger body is checked in a thread: other requests' tokens do not wait for it."""

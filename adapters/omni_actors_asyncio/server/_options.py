@@ -66,7 +66,7 @@ def vllm_args(options: ServeOptions) -> Namespace:
     defaults = parser.parse_args([])
     known = {field.name for field in dataclasses.fields(FrontendArgs)} | _ENGINE_OPTIONS_OF_THE_SERVER
     _refuse_others(args, defaults, known - _OURS)
-    args.host, args.port, args.model = options.host, options.port, options.spec.name
+    args.host, args.port, args.model = options.host, options.port, _model(options.spec)
     if not any(option.startswith("--uvicorn-log-level") for option in options.extra):
         args.uvicorn_log_level = options.log_level
     try:
@@ -74,6 +74,11 @@ def vllm_args(options: ServeOptions) -> Namespace:
     except Exception as error:  # vLLM's checks raise its own errors and Python's; all are about these options
         raise UsageError(f"vLLM's server refuses its options: {error}") from error
     return args
+
+
+def _model(spec: PipelineSpec) -> str:
+    """What clients call it, and where vLLM-Omni's server looks for a chat template."""
+    return spec.stages[0].model if spec.stages[0].engine == "vllm-omni" else spec.name
 
 
 def _refuse_others(args: Any, defaults: Any, known: frozenset[str] | set[str]) -> None:
