@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from pathlib import Path
 
 import pytest
+
+from omni_actors.vllm_omni import tiny
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm_omni") else ["*"]
 
@@ -34,10 +35,8 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def made(model: str, factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model; ``deploy/`` has a file of the same name for it."""
-    folder = factory.mktemp("models") / model
-    importlib.import_module(f".models.{model}", __package__).make(folder)
-    return folder
+    """A folder with a tiny model, called as its deploy file is."""
+    return tiny.made(model, factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ import trio
 
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import deploy_file
 
 from .prompts import PROMPTS
 
@@ -72,7 +73,7 @@ def same(ours, other):
 
 async def agree(model, names, tmp_path, tokens_each=16):
     """``names``: prompts. Its deploy file is called as its folder is."""
-    deploy = HERE / "deploy" / f"{model.name}.yaml"
+    deploy = deploy_file(model.name)
     before = segments()
     expected = theirs(model, deploy, names, tmp_path / "theirs.npz")
     assert all(len(tokens) == tokens_each and samples.std() > 0 for tokens, samples in expected.values())
