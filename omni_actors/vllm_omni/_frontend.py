@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import InvalidRequest, TransformFailed
@@ -12,6 +13,7 @@ from omni_actors.stages._interface import Work
 from omni_actors.stages.vllm._frontend import config_errors, environ_kept
 from omni_actors.stages.vllm._params import ParamsMaker
 
+from ._cost import Cost, is_long
 from ._handover import HandedOver
 from ._plan import receives_chunks, resolve, stage_plan
 from ._wire import OmniCoreCodec, OmniOutputs, name_of
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
     from omni_actors.config.specs import StageSpec
     from omni_actors.wire.vllm import CoreCodec, Meter, ReadyResponse, TextProcessor
+
+    from ._plan import StagePlan
 
 __all__ = ["OmniFrontend", "arguments"]
 
@@ -52,6 +56,8 @@ class OmniFrontend:
             self._input = build_stage0_input_processor(plan.vllm_config)
             self._chained = receives_chunks(spec.model, options, self._id)
         self._params = ParamsMaker(spec.name, spec.params, spec.fixed_params)
+        self._extra = _extra(plan)
+        self._cost = Cost()
 
     def check(self, prompt: Any, params: Any) -> int:
         """How many samples: one. What is wrong with a prompt, vLLM-Omni's own processors say."""
@@ -64,8 +70,8 @@ class OmniFrontend:
         return samples
 
     def heavy(self, prompt: Any) -> bool:
-        """Always: nobody knows what a function between two stages does."""
-        return True
+        """A user's prompt that is long or not text; and everything, while what was timed lately took a millisecond."""
+        return _is_long(prompt) or not self._cost.light
 
     def prepare(
         self,
@@ -81,14 +87,17 @@ class OmniFrontend:
         """One OmniEngineCoreRequest. Raises InvalidRequest, TransformFailed."""
         assert isinstance(prompt, HandedOver), "the transform of a vLLM-Omni stage is ``handed_over``"
         sampling = self._params.make(params, stream=stream, text=True)
-        if self._chained:
-            request = self._placeholder(keys[0], prompt, sampling)
-        elif prompt.sources:
-            request = self._from_upstream(keys[0], prompt, sampling)
-        else:
-            request = self._from_user(keys[0], prompt, sampling, priority, dict(options or {}))
+        with nullcontext() if _is_long(prompt) else self._cost.timed():
+            request = self._request(keys[0], prompt, sampling, priority, dict(options or {}))
         request.request_id, request.external_req_id = keys[0], name_of(keys[0])
         return [Work(key=keys[0], body=request, stream=stream, text=True)]
+
+    def _request(self, key: str, prompt: HandedOver, sampling: Any, priority: int, options: dict[str, Any]) -> Any:
+        if self._chained:
+            return self._placeholder(key, prompt, sampling)
+        if prompt.sources:
+            return self._from_upstream(key, prompt, sampling)
+        return self._from_user(key, prompt, sampling, priority, options)
 
     def _from_user(self, key: str, given: HandedOver, sampling: Any, priority: int, options: dict[str, Any]) -> Any:
         from vllm_omni.engine import async_engine_utils as theirs
@@ -169,14 +178,8 @@ class OmniFrontend:
         function = self._meta.custom_process_input_func
         if function is None:
             return [{"prompt_token_ids": list(source.outputs[0].token_ids)} for source in given.sources]
-        known = inspect.signature(function).parameters
-        extra: dict[str, Any] = {}
-        if "next_stage_hf_config" in known:
-            extra["next_stage_hf_config"] = self.vllm_config.model_config.hf_config
-        if "target_model_config" in known:
-            extra["target_model_config"] = self.vllm_config.model_config
         try:
-            made = function(list(given.sources), given.prompt, self._meta.requires_multimodal_data, **extra)
+            made = function(list(given.sources), given.prompt, self._meta.requires_multimodal_data, **self._extra)
         except OmniClientError as error:
             raise self._invalid(str(error)) from error
         except Exception as error:
@@ -225,6 +228,18 @@ class OmniFrontend:
         cache = self._input.renderer.mm_processor_cache
         for each in hashes if cache is not None else ():
             cache.invalidate(each)
+
+
+def _is_long(given: HandedOver) -> bool:
+    return not given.sources and is_long(given.prompt)
+
+
+def _extra(plan: StagePlan) -> dict[str, Any]:
+    """Of what vLLM-Omni offers to its functions between stages, what this stage's takes."""
+    function, model = plan.metadata.custom_process_input_func, plan.vllm_config.model_config
+    known = () if function is None else inspect.signature(function).parameters
+    offered = {"next_stage_hf_config": model.hf_config, "target_model_config": model}
+    return {name: value for name, value in offered.items() if name in known}
 
 
 def _finals(resolution: Any) -> dict[int, str]:
