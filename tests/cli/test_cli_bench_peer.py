@@ -258,7 +258,7 @@ def test_a_request_of_theirs_that_failed_or_hangs_is_an_answer_without_tokens(en
 
 SIDE = """
 import json, os, subprocess, sys
-engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+engine = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 def say(value): print(json.dumps(value), flush=True)
 say({"engines": [engine.pid], "host": [os.getpid()]})
 for line in sys.stdin:
@@ -270,7 +270,7 @@ for line in sys.stdin:
     answer = {"text": "five" if alive else "gone", "token_ids": [5] * alive, "first_s": 0.1, "total_s": 0.2}
     say({"wall_s": 0.2, "cpu_s": 0.1, "answers": [answer] * job["requests"]})
     if not alive:
-        engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        engine = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 engine.kill()
 engine.wait()
 say({"killed": 1})
@@ -310,6 +310,16 @@ async def test_a_killed_stage_is_noticed_and_so_is_the_first_answer_after_it(scr
         fault = await broken(sides.ours, 0, signal.SIGKILL, 20.0)
         assert fault.first == "gone after 0.2 s"
         assert 0.5 < fault.answered_s < 20
+
+
+@pytest.mark.process
+async def test_a_host_that_ends_with_its_stage_has_not_answered(scripted):
+    async with open_sides("chain1", ("default",)) as sides:
+        side = sides.peers["default"]
+        side._ready = Ready(engines=[side._front_end.pid], host=[])
+        fault = await broken(side, 0, signal.SIGKILL, 20.0)
+        assert fault.first.startswith("OmniError: a front-end of the benchmark ended")
+        assert fault.answered_s is None
 
 
 @pytest.mark.process

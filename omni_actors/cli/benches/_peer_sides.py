@@ -167,13 +167,19 @@ async def idle_cpu_s(sides: Sides, period_s: float) -> dict[str, float]:
 
 
 async def broken(side: PeerSide, stage: int, how: signal.Signals, limit_s: float) -> Fault:
-    """Send a signal to a stage's engine; then one request after the other until one is answered as before."""
+    """Send a signal to a stage's engine; then one request after the other until one is answered as before.
+
+    A host that ends, or does not even tell that a request failed, has not answered.
+    """
     expected = await side.ask()
     os.kill(side.engines[stage], how)
     began_at = trio.current_time()
     first = ""
     while (elapsed_s := trio.current_time() - began_at) < limit_s:
-        answer = await side.ask()
+        try:
+            answer = await side.ask()
+        except (OmniError, trio.TooSlowError) as error:
+            return Fault(first=first or f"{type(error).__name__}: {error}", answered_s=None)
         first = first or _outcome(answer)
         if answer.token_ids and answer.token_ids == expected.token_ids:
             return Fault(first=first, answered_s=elapsed_s + answer.total_s)

@@ -87,7 +87,7 @@ async def _load(workload: str, options: BenchOptions, found: Found) -> None:
                     options.progress(f"{workload}: {_PERIOD_S:.0f} s without a request")
                     found.idle.append(await idle_cpu_s(sides, _PERIOD_S))
             if stages == max(CHAINS.values()):
-                found.closings += await _closed(sides, options)
+                found.closings.append(await _closed(sides, options))
 
 
 async def _measured(sides: Sides, loads: Mapping[int, int], options: BenchOptions) -> dict[str, dict[int, Measured]]:
@@ -99,13 +99,13 @@ async def _measured(sides: Sides, loads: Mapping[int, int], options: BenchOption
     return dict(zip(sides.peers, rounds, strict=False))
 
 
-async def _closed(sides: Sides, options: BenchOptions) -> list[tuple[Closing, Closing]]:
-    """One after the other: what stops has the machine for itself."""
+async def _closed(sides: Sides, options: BenchOptions) -> tuple[Closing, Closing]:
+    """Ours, and the faster one of theirs. One after the other: what stops has the machine for itself."""
     ours = await sides.ours.close()
     theirs = [await peer.close() for peer in sides.peers.values()]
     took = ", ".join(f"{closing.seconds:.1f}" for closing in theirs)
     options.progress(f"three stages stopped in {ours.seconds:.2f} s, vLLM-Omni's in {took} s")
-    return [(ours, closing) for closing in theirs]
+    return ours, min(theirs, key=lambda closing: closing.seconds)
 
 
 # ---------------------------------------------------------------------- faults
