@@ -323,6 +323,19 @@ async def test_a_host_that_ends_with_its_stage_has_not_answered(scripted):
 
 
 @pytest.mark.process
+async def test_every_side_gets_every_fault(scripted, monkeypatch):
+    monkeypatch.setattr(peer, "_STAGE", 0)
+    monkeypatch.setattr(peer, "loops_at_once", lambda stages: (("default",),))
+    made = await peer.run_parts(("faults",), BenchOptions(progress=lambda words: None))
+    assert {name: list(sides) for name, sides in made.faults.items()} == {
+        "sigkill": ["ours", "default"],
+        "sigstop": ["ours", "default"],
+    }
+    assert made.faults["sigkill"]["default"].first == "gone after 0.2 s"
+    assert made.faults["sigstop"]["ours"].first == "answered after 0.2 s"
+
+
+@pytest.mark.process
 async def test_a_failed_request_is_no_measurement(scripted):
     async with open_sides("chain1", ()) as sides:
         os.kill(sides.ours.engines[0], signal.SIGKILL)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "ANSWER_S", "CHAINS", "QWEN", "START_S", "Closed", "Heard", "Ready", "environment", "model", "options", "prepare",
+    "ANSWER_S", "CHAINS", "QWEN", "QWEN_STAGES", "START_S", "Closed", "Heard", "Ready", "environment", "model", "options", "prepare",
     "prompt",
 ]  # fmt: skip
 
@@ -31,6 +31,7 @@ CHAINS: Mapping[str, int] = {f"chain{length}": length for length in chains.LENGT
 """Of Qwen3 stages (tiny-omni's thinker), 16 tokens each."""
 QWEN = "q25"
 """Qwen2.5-Omni: 16 tokens of text, 64 of its codec, 1.3 seconds of sound."""
+QWEN_STAGES = 3
 _QWEN_MODEL = "qwen2_5_omni"
 
 START_S = 600.0

@@ -19,7 +19,7 @@ import trio
 from omni_actors.cli._bench import BenchOptions, BenchResult, Bound
 from omni_actors.cli.benches._pairs import Measured, Pair, measure, require_modules
 from omni_actors.cli.benches._peer_sides import LOOPS, Closing, Fault, broken, idle_cpu_s, loops_at_once, open_sides
-from omni_actors.cli.benches._peer_work import CHAINS, QWEN
+from omni_actors.cli.benches._peer_work import CHAINS, QWEN, QWEN_STAGES
 from omni_actors.cli.benches._ratio import few_pairs_note, interval
 from omni_actors.cli.benches._verdicts import compared
 
@@ -28,16 +28,17 @@ if TYPE_CHECKING:
 
     from omni_actors.cli.benches._peer_sides import Sides
 
-__all__ = ["PARTS", "Found", "closing_summary", "fault_summary", "idle_summary", "load_summary", "run"]
+__all__ = ["PARTS", "Found", "closing_summary", "fault_summary", "idle_summary", "load_summary", "run", "run_parts"]
 
 _CHAIN_LOADS: Mapping[int, int] = {1: 8, 8: 48, 64: 192}
 _QWEN_LOADS: Mapping[int, int] = {1: 2, 8: 16, 64: 64}
 """Concurrency to requests per round: each one to two seconds, and up to ten of Qwen2.5-Omni at 64."""
 _FAULTS: Mapping[str, signal.Signals] = {"sigkill": signal.SIGKILL, "sigstop": signal.SIGSTOP}
-_FAULT_S = 60.0
+_STAGE, _FAULT_S = 1, 60.0
 _PERIODS, _PERIOD_S = 3, 10.0
 
 PARTS = (*CHAINS, QWEN, "faults")
+_LONGEST = max(CHAINS)
 
 _BOUNDS: Mapping[str, Bound] = {
     "e2e": Bound(high=1.0),
@@ -62,31 +63,36 @@ async def run(options: BenchOptions) -> BenchResult:
     """All of PARTS, or ``options.only``: about 25 minutes with 15 pairs. Raises Missing without vLLM-Omni or uvloop."""
     how = "make setup-omni, then .venv-omni/bin/omni-actors bench peer"
     require_modules({"vllm_omni": how, "uvloop": how, "omni_actors_asyncio": how})
+    return summary(await run_parts(options.only or PARTS, options))
+
+
+async def run_parts(parts: Sequence[str], options: BenchOptions) -> Found:
+    """What these parts find. Raises OmniError if a side did not start, failed at a load, or answered differently."""
     found = Found()
-    for part in options.only or PARTS:
+    for part in parts:
         if part == "faults":
             await _faults(options, found)
         else:
             await _load(part, options, found)
-    return summary(found)
+    return found
 
 
 # ---------------------------------------------------------------------- loads, idle, closings
 
 
 async def _load(workload: str, options: BenchOptions, found: Found) -> None:
-    stages = CHAINS.get(workload, 3)
+    stages = CHAINS.get(workload, QWEN_STAGES)
     loads = _CHAIN_LOADS if workload in CHAINS else _QWEN_LOADS
     into = found.loads.setdefault(workload, {})
     for loops in loops_at_once(stages):
         options.progress(f"{workload}: starting ours, and vLLM-Omni with its loops: {', '.join(loops)}")
         async with open_sides(workload, loops) as sides:
             into |= await _measured(sides, loads, options)
-            if workload == max(CHAINS):
+            if workload == _LONGEST:
                 for _ in range(_PERIODS):
                     options.progress(f"{workload}: {_PERIOD_S:.0f} s without a request")
                     found.idle.append(await idle_cpu_s(sides, _PERIOD_S))
-            if stages == max(CHAINS.values()):
+            if stages == CHAINS[_LONGEST]:
                 found.closings.append(await _closed(sides, options))
 
 
@@ -115,17 +121,18 @@ async def _faults(options: BenchOptions, found: Found) -> None:
     """The middle one of three stages is killed or stopped, on all sides at the same time."""
     for name, how in _FAULTS.items():
         into = found.faults.setdefault(name, {})
-        for loops in loops_at_once(3):
+        for loops in loops_at_once(CHAINS[_LONGEST]):
             options.progress(f"{name}: starting three stages on each side")
-            async with open_sides(max(CHAINS), loops) as sides, trio.open_nursery() as nursery:
+            async with open_sides(_LONGEST, loops) as sides, trio.open_nursery() as nursery:
                 for side in sides.by_name:
                     nursery.start_soon(_break, sides, side, how, into)
+        into |= {side: into.pop(side) for side in ("ours", *LOOPS) if side in into}
         for side, fault in into.items():
             options.progress(f"{name}, {side}: {_told(fault)}")
 
 
 async def _break(sides: Sides, name: str, how: signal.Signals, into: dict[str, Fault]) -> None:
-    into[name] = await broken(sides.by_name[name], 1, how, _FAULT_S)
+    into[name] = await broken(sides.by_name[name], _STAGE, how, _FAULT_S)
 
 
 # ---------------------------------------------------------------------- the result
