@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "ANSWER_S", "CHAINS", "QWEN", "QWEN_STAGES", "START_S", "Closed", "Heard", "Ready", "environment", "model", "options", "prepare",
-    "prompt",
+    "ANSWER_S", "CHAINS", "QWEN", "QWEN_STAGES", "START_S", "Closed", "Heard", "Ready", "environment", "model",
+    "options", "prepare", "prompt",
 ]  # fmt: skip
 
 CHAINS: Mapping[str, int] = {f"chain{length}": length for length in chains.LENGTHS}
