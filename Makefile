@@ -13,7 +13,7 @@ OMNI_STAMP := $(OMNI_VENV)/.setup-done
 compiled = $(1)/python -m compileall -qq -j 0 $(2)/lib || true
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real chaos-omni lint bench mutation train clean prove mutants vllm-tests
+.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real chaos-omni lint bench bench-omni mutation train clean prove mutants vllm-tests
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
@@ -27,6 +27,7 @@ help:
 	@echo "make chaos-omni 1000 aborts at random points on vLLM-Omni's stages (N, SEED), and the whole failure matrix on them"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
+	@echo "make bench-omni against vLLM-Omni, in its environment (25 minutes; ONLY=chain1,q25)"
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
 	@echo "make mutants    a seeded bug per invariant, each found by its own checker on three seeds"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
@@ -111,6 +112,9 @@ lint: setup
 
 bench: setup
 	@for name in engine asyncio serve chain idle abort startup shutdown demo inflight abort-soak; do $(BIN)/omni-actors bench $$name || exit $$?; done
+
+bench-omni: setup-omni
+	$(OMNI_BIN)/omni-actors bench peer $(if $(ONLY),--only $(ONLY))
 
 mutation: setup
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/mutation.txt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import InvalidRequest, TransformFailed
@@ -21,9 +22,14 @@ def between(
 
     Raises InvalidRequest for vLLM-Omni's client errors, TransformFailed for all else.
     """
-    wanted = inspect.signature(function).parameters
+    wanted = _parameters(function)
     with failures(function, stage):
         return function(list(sources), prompt, multimodal, **{name: known[name] for name in known if name in wanted})
+
+
+@lru_cache
+def _parameters(function: Callable[..., Any]) -> frozenset[str]:
+    return frozenset(inspect.signature(function).parameters)
 
 
 @contextmanager

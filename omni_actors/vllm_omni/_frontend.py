@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import InvalidRequest, TransformFailed
@@ -12,6 +13,7 @@ from omni_actors.stages.vllm._frontend import config_errors, environ_kept
 from omni_actors.stages.vllm._params import ParamsMaker
 
 from ._between import between, function_name
+from ._cost import Cost, is_long
 from ._handover import HandedOver
 from ._kind import arguments
 from ._names import name_of
@@ -53,6 +55,7 @@ class OmniFrontend:
             self.renderer: Any = self.input_processor.renderer
             self._chained = receives_chunks(spec.model, options, self._id)
         self._params = ParamsMaker(spec.name, spec.params, spec.fixed_params)
+        self._cost = Cost()
 
     def check(self, prompt: Any, params: Any) -> int:
         """How many samples: one. What is wrong with a prompt, vLLM-Omni's own processors say."""
@@ -65,8 +68,8 @@ class OmniFrontend:
         return samples
 
     def heavy(self, prompt: Any) -> bool:
-        """Always: nobody knows what a function between two stages does."""
-        return True
+        """A user's prompt that is long or not text; and everything, while what was timed lately took a millisecond."""
+        return _is_long(prompt) or not self._cost.light
 
     def prepare(
         self,
@@ -85,14 +88,19 @@ class OmniFrontend:
         for name, value in prompt.overrides.items():
             setattr(sampling, name, value)
         called = name_of(keys[0]) + prompt.suffix
-        if self._chained:
-            request = self._placeholder(keys[0], prompt, sampling)
-        elif prompt.sources:
-            request = self._from_upstream(keys[0], prompt, sampling)
-        else:
-            request = self._from_user(keys[0], called, prompt, sampling, priority, dict(options or {}))
+        with nullcontext() if _is_long(prompt) else self._cost.timed():
+            request = self._request(keys[0], called, prompt, sampling, priority, dict(options or {}))
         request.request_id, request.external_req_id = keys[0], called
         return [Work(key=keys[0], body=request, stream=stream, text=True)]
+
+    def _request(
+        self, key: str, called: str, prompt: HandedOver, sampling: Any, priority: int, options: dict[str, Any]
+    ) -> Any:
+        if self._chained:
+            return self._placeholder(key, prompt, sampling)
+        if prompt.sources:
+            return self._from_upstream(key, prompt, sampling)
+        return self._from_user(key, called, prompt, sampling, priority, options)
 
     def _from_user(
         self, key: str, called: str, given: HandedOver, sampling: Any, priority: int, options: dict[str, Any]
@@ -224,6 +232,10 @@ class OmniFrontend:
         cache = self.renderer.mm_processor_cache
         for each in hashes if cache is not None else ():
             cache.invalidate(each)
+
+
+def _is_long(given: HandedOver) -> bool:
+    return not given.sources and is_long(given.prompt)
 
 
 def _finals(resolution: Any) -> dict[int, str]:

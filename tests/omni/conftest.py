@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 from pathlib import Path
 
 import pytest
+
+from omni_actors.vllm_omni import tiny
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm_omni") else ["*"]
 
@@ -35,9 +36,7 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(model: str, factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model; ``options`` knows it by the folder's name."""
-    folder = factory.mktemp("models") / model
-    importlib.import_module(f".models.{model}", __package__).make(folder)
-    return folder
+    return tiny.made(model, factory.mktemp("models"))
 
 
 @pytest.fixture(scope="session")

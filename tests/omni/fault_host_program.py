@@ -16,13 +16,13 @@ from prompts import PROMPTS
 
 from omni_actors import open_omni
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
 HERE = Path(__file__).parent
 
 
 async def main(model):
-    deploy = HERE / "deploy" / f"{Path(model).name}.yaml"
-    spec = pipeline(model, deploy_config=str(deploy), trust_remote_code=True)
+    spec = pipeline(model, **options(Path(model)))
     async with open_omni(spec) as omni, omni.generate(PROMPTS["read"](model)) as stream:
         await anext(stream)
         os.kill(omni.pids()[f"{spec.stages[-1].name}/0"], signal.SIGSTOP)

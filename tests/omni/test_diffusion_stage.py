@@ -1,4 +1,4 @@
-"""A diffusion stage of vLLM-Omni's in our host: aborts act within a picture, what is wrong is said, a death is survived."""
+"""A diffusion stage of vLLM-Omni's in our host: aborts act within a picture, errors are said, deaths are survived."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import trio
 from omni_actors import InvalidRequest, StageFailed
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
-from .options import options
 from .test_same_outputs import START_S, pictures, same_pictures
 
 pytestmark = [pytest.mark.engine, pytest.mark.process]

@@ -21,6 +21,8 @@ import numpy as np
 import pytest
 from omni_actors_asyncio import AsyncOmni
 
+from omni_actors.vllm_omni.tiny import options
+
 from .conftest import ENVIRONMENT
 from .prompts import PROMPTS
 from .served import served
@@ -43,8 +45,7 @@ def environment():
 
 
 def opened(folder):
-    deploy = HERE / "deploy" / f"{folder.name}.yaml"
-    return AsyncOmni(model=str(folder), deploy_config=str(deploy), trust_remote_code=True, stage_init_timeout=300)
+    return AsyncOmni(model=str(folder), stage_init_timeout=300, **options(folder))
 
 
 def closed(omni, before):
@@ -292,10 +293,9 @@ def test_qwen3_tts_a_script_of_theirs_with_another_import(environment, tiny_qwen
     assert ours != theirs
     script, out = tmp_path / "ours.py", tmp_path / "ours.npz"
     script.write_text(ours)
-    deploy = HERE / "deploy" / "qwen3_tts.yaml"
     before = segments()
     done = subprocess.run(
-        [sys.executable, str(script), str(tiny_qwen3_tts), str(deploy), str(out), "read"],
+        [sys.executable, str(script), str(tiny_qwen3_tts), str(out), "read"],
         env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip

@@ -24,6 +24,7 @@ from omni_actors.runtime import open_omni
 from omni_actors.testing.chaos import private_base
 from omni_actors.testing.os_state import Watch, children, descendants, shared_memory
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
 from .faults import LIMITS, Fault, Matrix, failure, faults
 from .prompts import PROMPTS
@@ -45,8 +46,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.process]
 
 
 def spec_of(model, **limits):
-    deploy = HERE / "deploy" / f"{model.name}.yaml"
-    spec = pipeline(str(model), deploy_config=str(deploy), trust_remote_code=True)
+    spec = pipeline(str(model), **options(model))
     limits = {**LIMITS, **limits}
     stages = [attrs.evolve(each, deadlines=attrs.evolve(each.deadlines, **limits)) for each in spec.stages]
     return attrs.evolve(spec, stages=stages)

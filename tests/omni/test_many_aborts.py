@@ -22,6 +22,7 @@ from omni_actors import Kind, RequestTimeout
 from omni_actors.runtime import open_omni
 from omni_actors.testing.os_state import Watch, descendants
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
 from .prompts import PROMPTS
 from .test_same_outputs import answer, same, segments
@@ -121,8 +122,7 @@ async def many_aborts(model, names, monkeypatch):
     before = segments()
     draw = random.Random(SEED)
     prompts = [PROMPTS[name](str(model)) for name in names]
-    deploy = HERE / "deploy" / f"{model.name}.yaml"
-    spec = pipeline(str(model), deploy_config=str(deploy), trust_remote_code=True)
+    spec = pipeline(str(model), **options(model))
     tally, slow_s, took_s = Counter(), 0.0, 0.0
     async with open_omni(spec) as omni:
         watched = Watched(omni, before)

@@ -7,8 +7,9 @@ import pytest
 
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
-from .test_same_outputs import HERE, answer, several
+from .test_same_outputs import answer, several
 
 pytestmark = pytest.mark.engine
 
@@ -22,7 +23,7 @@ def visible(pid):
 
 
 async def test_two_replicas_of_a_vocoder_say_what_one_says(tiny_qwen3_tts):
-    how = {"deploy_config": str(HERE / "deploy" / "qwen3_tts.yaml"), "trust_remote_code": True}
+    how = options(tiny_qwen3_tts)
     spec = pipeline(str(tiny_qwen3_tts), stage_1_num_replicas=2, stage_1_devices="1,2", **how)
     async with open_omni(spec) as omni:
         assert [visible(omni.pids()[f"code2wav/{replica}"]) for replica in range(2)] == ["1", "2"]

@@ -17,8 +17,8 @@ import trio
 
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
+from omni_actors.vllm_omni.tiny import options
 
-from .options import options
 from .prompts import MODALITIES, PARAMS, PROMPTS
 
 HERE = Path(__file__).parent

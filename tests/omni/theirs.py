@@ -11,8 +11,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from options import options
 from prompts import MODALITIES, PARAMS, PROMPTS
+
+from omni_actors.vllm_omni.tiny import options
 
 
 async def answer(engine, model, name):

@@ -17,7 +17,7 @@ from vllm_omni.metrics.modality import OmniModalityMetrics
 
 from omni_actors import PipelineSpec, UsageError
 from omni_actors.vllm_omni import pipeline as model_pipeline
-from omni_actors.vllm_omni._frontend import arguments
+from omni_actors.vllm_omni._kind import arguments
 from omni_actors.vllm_omni._plan import resolve
 from omni_actors_asyncio._client import AsyncOmni
 

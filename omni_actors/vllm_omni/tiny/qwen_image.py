@@ -5,14 +5,16 @@ One folder for each part, as diffusers has them; there is no stage but the diffu
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from diffusers import AutoencoderKLQwenImage, FlowMatchEulerDiscreteScheduler, QwenImageTransformer2DModel
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 from ._parts import LAYERS, byte_tokenizer, mrope, save_pipeline
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["make"]
 

@@ -6,14 +6,16 @@ vLLM-Omni has model code of its own for both, and transformers none for the talk
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
 
 from ._parts import LAYERS, tame_decoder, write_json
 from .qwen3_omni import VOCABULARY, tokenizer
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["make"]
 

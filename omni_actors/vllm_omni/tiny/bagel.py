@@ -7,13 +7,15 @@ its weights are named here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save_file
 
 from ._parts import LAYERS, byte_tokenizer, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["make"]
 

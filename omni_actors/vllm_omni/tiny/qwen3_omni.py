@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Qwen3OmniMoeConfig, Qwen3OmniMoeForConditionalGeneration
 
 from ._parts import LAYERS, mrope, numbered_tokenizer, preprocessor, tame_decoder, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["VOCABULARY", "make", "tokenizer"]
 

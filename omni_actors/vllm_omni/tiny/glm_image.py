@@ -5,8 +5,7 @@ One folder for each part, as diffusers has them.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, GlmImageTransformer2DModel
@@ -20,6 +19,9 @@ from transformers import (
 )
 
 from ._parts import LAYERS, mrope, numbered_tokenizer, save_pipeline, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["make"]
 

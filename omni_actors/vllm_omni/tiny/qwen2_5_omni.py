@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Qwen2_5OmniConfig, Qwen2_5OmniForConditionalGeneration
 
 from ._parts import LAYERS, byte_tokenizer, mrope, preprocessor, write_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["make"]
 
