@@ -56,11 +56,10 @@ def test_what_was_not_said_is_nothing():
     }  # fmt: skip
     assert msgspec.structs.asdict(TensorChunk()) == {
         "tensors": {},
-        "meta": {
-            "native": None,
-        },
+        "meta": {},
         "finish_reason": None,
         "prompt_tokens": 0,
+        "native": None,
     }
     assert msgspec.structs.astuple(Produced("k", None)) == ("k", None, False, False)
     assert (output(TextChunk()).index, output(TextChunk()).part) == (0, 0)

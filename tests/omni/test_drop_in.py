@@ -33,7 +33,10 @@ CHAT = [{"role": "user", "content": "hello world"}]
 SAID, SAMPLES = 16, 30_720  # what the deploy file of the tiny model asks for
 SPOKEN = 90_240
 
-pytestmark = pytest.mark.engine
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore"),  # vLLM-Omni's server runs in this process: what it warns of is its own
+]
 
 
 @pytest.fixture(scope="module")

@@ -67,17 +67,17 @@ class ModelOmni(Requests, AsyncOmni):  # type: ignore[misc]  # its ``generate`` 
     tts_batch_max_items = 32
     tts_max_instructions_length: int | None = None
     io_processor: Any = None
+    _wanted: Sequence[str] = ()
+    _running = False
 
     def __init__(self, pipeline: Any = None, *, model: str = "", on_event: Any = None, **given: Any) -> None:
-        self.output_modalities: list[str] = []
-        self._running = False
         if isinstance(pipeline, PipelineSpec):
             super().__init__(pipeline, on_event=on_event, **given)
             return
         asked = ModelOptions.of(model or pipeline, given)
         spec = model_pipeline(asked.model, **asked.pipeline)
         super().__init__(spec, on_event=on_event, disable_log_stats=not asked.log_stats)
-        self.output_modalities = list(asked.output_modalities)
+        self._wanted = asked.output_modalities
         self.tts_batch_max_items = asked.tts_batch_max_items
         self.tts_max_instructions_length = asked.tts_max_instructions_length
         self._bridge.open()
@@ -122,7 +122,7 @@ class ModelOmni(Requests, AsyncOmni):  # type: ignore[misc]  # its ``generate`` 
             for number, (name, kind) in enumerate(zip(names, kinds, strict=True))
         }
         self.default_sampling_params_list = [meta.default_sampling_params for meta in self._metadata]
-        self.output_modalities = self.output_modalities or [kind for kind in kinds if kind is not None]
+        self.output_modalities = list(self._wanted) or [kind for kind in kinds if kind is not None]
         reads = [number for number, config in enumerate(self.stage_configs) if config.is_comprehension]
         first = frontends[reads[0] if reads else 0]
         self._tokenizer = first.input_processor.tokenizer
