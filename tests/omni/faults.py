@@ -22,6 +22,7 @@ GONE_S = 5.0
 NOISE_S = 3.0
 """What a busy machine may add to a bound."""
 RESTART_S = 300.0
+ANSWER_S = 60.0
 
 LIMITS = {
     "start_s": RESTART_S, "placement_s": RESTART_S, "silence_s": 2.0, "hang_s": 10.0, "stop_s": 10.0, "stable_s": 0.5,
@@ -99,44 +100,54 @@ class Matrix:
 
     async def begin(self) -> None:
         """What it answers while all is well."""
+        begun = trio.current_time()
         self._expected = await answer(self._omni, self._name)
+        self._life_s = trio.current_time() - begun
         await self._watched.clean()
 
     async def strike(self, fault: Fault) -> str:
         """The whole of one case. What happened, in words."""
-        omni, stage = self._omni, self._stages[fault.stage]
-        victim = Victim(omni, stage)
-        bound_s = LIMITS["hang_s"] if fault.signum == signal.SIGSTOP else 1.0
+        victim = Victim(self._omni, self._stages[fault.stage])
+        struck_at = trio.current_time()
         if fault.phase == "idle":
             victim.hit(fault)
-        beside = self._finishes_beside(fault)
         async with trio.open_nursery() as nursery:
-            if beside:
+            if self._text_is_out_of_it(fault):
                 await nursery.start(self._beside)
-            async with omni.generate(self._prompt, request_id="mine") as mine:
-                await self._until(fault.phase, mine)
-                held = {lease.stage for lease in omni._handler.table.leases.values() if lease.record.sink is mine}
-                struck_at = trio.current_time()
-                if fault.phase != "idle":
-                    victim.hit(fault)
-                error = await failure(mine)
-                took_s = trio.current_time() - struck_at
-        if error is None:
-            # It was not with that stage yet, or not any more: it has waited for the next generation.
-            assert stage not in held or fault.phase == "idle"
-        else:
-            self._judge(fault, victim, error)
-            assert took_s <= bound_s + NOISE_S
+            ended = await self._ask_and_hit(fault, victim)
         await victim.gone()
+        await self._recovered(fault, victim)
+        return f"{fault}: {ended}; right again after {trio.current_time() - struck_at:.0f} s"
+
+    async def _ask_and_hit(self, fault, victim) -> str:
+        """One request, and what became of it."""
+        async with self._omni.generate(self._prompt, request_id="mine") as mine:
+            await self._until(fault.phase, mine)
+            leases = self._omni._handler.table.leases.values()
+            held = {lease.stage for lease in leases if lease.record.sink is mine}
+            struck_at = trio.current_time()
+            if fault.phase != "idle":
+                victim.hit(fault)
+            error = await failure(mine)
+            took_s = trio.current_time() - struck_at
+        is_with_it = self._stages[fault.stage] in held
+        if error is None:  # it was not with that stage yet, and has waited for the next generation
+            assert not is_with_it or fault.phase == "idle"
+            return f"finished by the next generation after {took_s:.0f} s"
+        self._judge(fault, victim, error)
+        bound_s = LIMITS["hang_s"] if fault.signum == signal.SIGSTOP else 1.0
+        assert took_s <= bound_s + NOISE_S + (0.0 if is_with_it else self._life_s)
+        return f"{type(error).__name__} after {took_s:.2f} s"
+
+    async def _recovered(self, fault, victim) -> None:
+        """It is back, nothing is left of what was, and the answer is right."""
+        omni, name = self._omni, f"{self._stages[fault.stage]}/0"
         with trio.fail_after(RESTART_S):
-            await omni.wait_health(lambda health: health.ready and omni.pids().get(f"{stage}/0") != victim.pid)
-        back_s = trio.current_time() - struck_at
+            await omni.wait_health(lambda health: health.ready and omni.pids().get(name) != victim.pid)
         await self._watched.clean()
-        with trio.fail_after(60):
+        with trio.fail_after(ANSWER_S):
             same(await answer(omni, self._name), self._expected)
         await self._watched.clean()
-        ended = f"{type(error).__name__} after {took_s:.2f} s" if error else "finished by the next generation"
-        return f"{fault}: {ended}; ready again after {back_s:.0f} s"
 
     def _judge(self, fault, victim, error) -> None:
         stage = self._stages[fault.stage]
@@ -152,7 +163,7 @@ class Matrix:
         if (fault.signum, fault.member) == (signal.SIGKILL, "engine"):
             assert (error.signal, error.verdict) == ("SIGKILL", "exit")
 
-    def _finishes_beside(self, fault) -> bool:
+    def _text_is_out_of_it(self, fault) -> bool:
         """Whether a request for text alone touches no stage that is hurt."""
         return self._omni.spec.stages[0].output == "text" and fault.stage > 0 and fault.phase != "idle"
 
