@@ -29,7 +29,8 @@ class OmniDiffusionFrontend:
     """See ``Frontend``. Raises ConfigError, in vLLM-Omni's words.
 
     Params are vLLM-Omni's OmniDiffusionSamplingParams or a mapping of its fields, over the stage's defaults. ``n`` is
-    another word for ``num_outputs_per_prompt``; with ``progress`` its reader is told of each step.
+    another word for ``num_outputs_per_prompt``; with ``progress`` its reader is told of each step. ``metadata``: the
+    stage's, vLLM-Omni's own object, for adapters.
     """
 
     def __init__(self, spec: StageSpec) -> None:
@@ -40,7 +41,7 @@ class OmniDiffusionFrontend:
             from vllm_omni.distributed.omni_connectors.utils.serialization import OmniMsgpackEncoder
             from vllm_omni.inputs.data import OmniDiffusionSamplingParams
 
-            self._meta = stage_metadata(spec.model, options, stage_id)
+            self.metadata = stage_metadata(spec.model, options, stage_id)
             self._type, self._encode = OmniDiffusionSamplingParams, OmniMsgpackEncoder().encode
             self._known = frozenset(self._type.__dataclass_fields__) - _LIVING
             self._type(**self._defaults)
@@ -106,12 +107,17 @@ class OmniDiffusionFrontend:
 
     def _asked(self, given: HandedOver, sampling: Any) -> Any:
         """The user's prompt, or what vLLM-Omni's function makes of the outputs before."""
-        function = self._meta.custom_process_input_func
+        function = self.metadata.custom_process_input_func
         if not given.sources or function is None:
             return given.prompt
         sources = [*given.sources, *given.companions.values()]
         made = between(
-            function, self._stage, sources, given.prompt, self._meta.requires_multimodal_data, sampling_params=sampling
+            function,
+            self._stage,
+            sources,
+            given.prompt,
+            self.metadata.requires_multimodal_data,
+            sampling_params=sampling,
         )
         if not made:
             words = f"{function_name(function)} made no input for stage {self._stage}"
