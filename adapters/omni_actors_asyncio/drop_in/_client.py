@@ -124,10 +124,14 @@ class ModelOmni(Requests, AsyncOmni):  # type: ignore[misc]  # its ``generate`` 
         self.default_sampling_params_list = [meta.default_sampling_params for meta in self._metadata]
         self.output_modalities = list(self._wanted) or [kind for kind in kinds if kind is not None]
         reads = [number for number, config in enumerate(self.stage_configs) if config.is_comprehension]
+        self._painters = [frontend for frontend in frontends if hasattr(frontend, "od_config")]
         first = frontends[reads[0] if reads else 0]
-        self._tokenizer = first.input_processor.tokenizer
-        self.vllm_config, self.model_config = first.vllm_config, first.vllm_config.model_config
-        self.input_processor, self.renderer = frontends[0].input_processor, frontends[0].renderer
+        self._tokenizer = self.vllm_config = self.model_config = None
+        if first not in self._painters:  # a model that only paints reads no prompt as vLLM does
+            self._tokenizer = first.input_processor.tokenizer
+            self.vllm_config, self.model_config = first.vllm_config, first.vllm_config.model_config
+        self.input_processor = getattr(frontends[0], "input_processor", None)
+        self.renderer = getattr(frontends[0], "renderer", None)
         self.request_states: dict[str, ClientRequestState] = {}
         self.log_stats = self._log_stats
         self.mod_metrics = OmniModalityMetrics(model_name=self.model, log_stats=self._log_stats)
@@ -177,9 +181,9 @@ class ModelOmni(Requests, AsyncOmni):  # type: ignore[misc]  # its ``generate`` 
         speaks = any(meta.final_output_type == "audio" for meta in self._metadata)
         return (*(("generate",) if reads else ()), *(("speech",) if speaks else ())) or ("generate",)
 
-    def get_diffusion_od_config(self) -> None:
-        """None: there is no diffusion stage."""
-        return None
+    def get_diffusion_od_config(self) -> Any:
+        """vLLM-Omni's OmniDiffusionConfig of the diffusion stage; None if there is none."""
+        return self._painters[0].od_config if self._painters else None
 
     # ------------------------------------------------------------------ the end of requests, of stages
 

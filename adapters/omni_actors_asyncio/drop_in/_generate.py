@@ -119,7 +119,7 @@ class Requests:
             if isinstance(ask.prompt, AsyncGenerator):
                 raise InvalidRequest("a prompt in pieces is not taken by models of vLLM-Omni yet")
             outbox = self._outboxes.of(asyncio.get_running_loop())
-            kinds = {name: params.output_kind for name, params in ask.sampling.items()}
+            kinds = {name: _kind(params) for name, params in ask.sampling.items()}
             delta = {name: _delta(params) for name, params in ask.sampling.items()}
             ask = attrs.evolve(ask, sampling=delta)
             limit = self._bridge.omni.spec.limits.stream_bytes
@@ -155,6 +155,11 @@ class Requests:
         made = [stage.kind for stage in self._stages.values() if stage.kind is not None]
         default = tuple(dict.fromkeys(name for name in made if name in self.output_modalities))
         return tuple(dict.fromkeys(name for name in asked or () if name in default)) or default
+
+
+def _kind(params: Any) -> RequestOutputKind:
+    """Of a diffusion stage, which has no such param, all comes as it is."""
+    return getattr(params, "output_kind", RequestOutputKind.DELTA)
 
 
 def _delta(params: Any) -> Any:

@@ -19,6 +19,7 @@ from vllm_omni.outputs.mm_outputs import MultimodalCompletionOutput, MultimodalP
 from vllm_omni.outputs.output_modality import DRAINABLE_MODALITIES
 
 from ._metrics import Ended, durations, metrics
+from ._painted import Painted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -97,12 +98,15 @@ class Results:
     ) -> None:
         self._id, self._ticket, self._stages, self._kinds = request_id, ticket, stages, kinds
         self._sums: dict[str, _Sum] = {}
+        self._paintings: dict[str, Painted] = {}
         self._ended: dict[str, Ended] = {}
         self._made: dict[str, Ended] = {}
 
     def take(self, output: Output) -> OmniRequestOutput | None:
         """The one to be yielded for this output; None if its stage is to speak at its end only."""
         stage, native = output.stage, getattr(output.payload, "native", None)
+        if Painted.is_of(output):
+            return self._painted(output)
         if not isinstance(native, RequestOutput) or not native.outputs:
             return None
         self._count(output, native)
@@ -114,6 +118,20 @@ class Results:
             native = self._sums[stage].made()
         self._id = self._id or output.request_id
         return self._output(stage, native, finished)
+
+    def _painted(self, output: Output) -> OmniRequestOutput | None:
+        stage, finished = output.stage, output.payload.finish_reason is not None
+        if finished:
+            self._ended[stage] = Ended(reason=output.payload.finish_reason)
+        native = self._paintings.setdefault(stage, Painted()).take(output)
+        if native is None:
+            return None
+        self._id = self._id or output.request_id
+        made = self._output(stage, native, finished)
+        made.metrics = {**native.metrics, **made.metrics}
+        made.stage_durations = {**native.stage_durations, **made.stage_durations}
+        made.peak_memory_mb = native.peak_memory_mb
+        return made
 
     def _count(self, output: Output, native: Any) -> None:
         stage, before = output.stage, self._made.get(output.stage, Ended())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import InvalidRequest, TransformFailed
@@ -13,7 +14,7 @@ from omni_actors.vllm_omni._between import between, function_name
 from omni_actors.vllm_omni._handover import HandedOver
 from omni_actors.vllm_omni._kind import arguments
 from omni_actors.vllm_omni._names import name_of
-from omni_actors.vllm_omni._plan import stage_metadata
+from omni_actors.vllm_omni._plan import diffusion_config, stage_metadata
 from omni_actors.wire import omni as wire
 
 if TYPE_CHECKING:
@@ -36,15 +37,20 @@ class OmniDiffusionFrontend:
     def __init__(self, spec: StageSpec) -> None:
         self._stage = spec.name
         self._defaults, self._fixed = dict(spec.params), dict(spec.fixed_params)
-        options, stage_id = arguments(spec)
+        self._model, self._arguments = spec.model, arguments(spec)
         with environ_kept(), config_errors(spec, "vLLM-Omni"):
             from vllm_omni.distributed.omni_connectors.utils.serialization import OmniMsgpackEncoder
             from vllm_omni.inputs.data import OmniDiffusionSamplingParams
 
-            self.metadata = stage_metadata(spec.model, options, stage_id)
+            self.metadata = stage_metadata(spec.model, *self._arguments)
             self._type, self._encode = OmniDiffusionSamplingParams, OmniMsgpackEncoder().encode
             self._known = frozenset(self._type.__dataclass_fields__) - _LIVING
             self._type(**self._defaults)
+
+    @cached_property
+    def od_config(self) -> Any:
+        """vLLM-Omni's OmniDiffusionConfig of the stage, for adapters. Raises what vLLM-Omni raises."""
+        return diffusion_config(self._model, *self._arguments)
 
     def check(self, prompt: Any, params: Any) -> int:
         """One lease, whatever the number of pictures: vLLM-Omni makes them together. Raises InvalidRequest."""
