@@ -46,7 +46,7 @@ def out(request, under_way) -> str:
 
 def run(name: str, *args: str, cwd: Path = EXAMPLES) -> str:
     done = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *args], cwd=cwd, capture_output=True, text=True, timeout=150, check=False
+        [sys.executable, str(EXAMPLES / name), *args], cwd=cwd, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
