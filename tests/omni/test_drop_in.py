@@ -19,8 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omni_actors_asyncio import AsyncOmni
-
 from .conftest import ENVIRONMENT
 from .prompts import PROMPTS
 from .served import served
@@ -46,6 +44,8 @@ def environment():
 
 
 def opened(folder):
+    from omni_actors_asyncio import AsyncOmni
+
     deploy = HERE / "deploy" / f"{folder.name}.yaml"
     return AsyncOmni(model=str(folder), deploy_config=str(deploy), trust_remote_code=True, stage_init_timeout=300)
 
