@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from .conftest import ENVIRONMENT
 from .prompts import PROMPTS
 from .served import served
