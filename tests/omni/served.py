@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 import httpx
 import uvicorn
-from omni_actors_asyncio.server import ServeOptions, application
 
 START_S = 120.0
 
@@ -28,6 +27,8 @@ class _Server(uvicorn.Server):
 
 
 def _live(omni, sock, ready):
+    from omni_actors_asyncio.server import ServeOptions, application
+
     async def live():
         app = await application(omni, ServeOptions(spec=omni._bridge.omni.spec))
         app.state.server = server = _Server(uvicorn.Config(app, log_level="error"), ready)

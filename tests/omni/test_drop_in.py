@@ -19,7 +19,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from omni_actors_asyncio import AsyncOmni
 
 from omni_actors.vllm_omni.tiny import options
 
@@ -48,6 +47,8 @@ def environment():
 
 
 def opened(folder):
+    from omni_actors_asyncio import AsyncOmni
+
     return AsyncOmni(model=str(folder), stage_init_timeout=300, **options(folder))
 
 

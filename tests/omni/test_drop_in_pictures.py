@@ -1,4 +1,4 @@
-"""AsyncOmni in the place of vLLM-Omni's on a model that paints: its outputs, and pictures over vLLM-Omni's own server."""
+"""AsyncOmni in the place of vLLM-Omni's on a model that paints: outputs, and pictures over vLLM-Omni's own server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import io
 
 import numpy as np
 import pytest
-from omni_actors_asyncio import AsyncOmni
 from PIL import Image
 
 from omni_actors.vllm_omni.tiny import options
@@ -60,6 +59,8 @@ def what_is_wrong_is_the_callers_fault(http):
 
 
 def test_a_model_that_paints(tiny_qwen_image):
+    from omni_actors_asyncio import AsyncOmni
+
     omni = AsyncOmni(model=str(tiny_qwen_image), stage_init_timeout=300, **options(tiny_qwen_image))
     try:
         outputs_are_theirs_in_type_and_shape(omni)
