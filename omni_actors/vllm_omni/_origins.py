@@ -41,7 +41,7 @@ class Origins:
         found["model",] = "the target"
         for entry in reversed([*self._entries(number)]):
             for key, ours in _OURS.items():
-                for start in (("runtime",), ()):
+                for start in ((), ("runtime",)):
                     found.update(_places(entry, (*start, key), ours))
         for key, ours in _OURS.items():
             for option in self._overriding(number, key):

@@ -215,6 +215,28 @@ def test_a_file_based_on_another_says_which_line_of_which(model, tmp_path):
     assert rows["thinker.params.detokenize"] == (True, "vLLM-Omni's qwen2_5_omni")
 
 
+def test_the_block_of_the_platform_is_on_top_of_the_file_and_options_on_top_of_both(model, tmp_path):
+    from vllm_omni.platforms import current_omni_platform
+
+    block = f"platforms:\n  {current_omni_platform.device_name}:\n    stages:\n    - {{stage_id: 0, devices: '6,8'}}\n"
+    stage = "stages:\n- {stage_id: 0, devices: '5', runtime: {num_replicas: 2, devices: '5'}, env: {A: 1, B: 2}}\n"
+    file = tmp_path / "file.yaml"
+    file.write_text(f"async_chunk: false\n{stage}{block}")
+    folder, options = model("qwen2_5_omni"), {"deploy_config": str(file)}
+
+    def rows(**more):
+        found = ours(folder, options=options | more)
+        return {row.path: (row.value, row.source) for row in found.rows()}
+
+    first = rows()
+    assert first["thinker.devices"] == ("6,8", "file.yaml:7")
+    assert first["thinker.replicas"] == (2, "file.yaml:3")
+    assert first["thinker.env.A"] == ("1", "file.yaml:3")
+    over = rows(stage_0_num_replicas=3, stage_overrides={"0": {"devices": "3,4,5"}})
+    assert over["thinker.replicas"] == (3, "option stage_0_num_replicas")
+    assert over["thinker.devices"] == ("3,4,5", "option stage_overrides")
+
+
 NO_SUCH = {
     "an option that there is not": ({"deploy_confg": "x"}, "deploy_confg", "did you mean 'deploy_config'"),
     "a file that there is not": ({"deploy_config": "nowhere.yaml"}, "model", "not found"),
