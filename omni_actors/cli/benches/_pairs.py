@@ -113,10 +113,10 @@ class FrontEnd:
         del self._said[: end + 1]
         return line
 
-    async def stop(self) -> None:
-        """Close its stdin and wait for its end; what does not end by itself is killed. Shielded, at most a minute."""
+    async def stop(self, limit_s: float = _STOP_S) -> None:
+        """Close its stdin and wait for its end; what does not end by itself is killed. Shielded for ``limit_s``."""
         assert self._process.stdin is not None
-        with bounded_shield(trio.current_time() + _STOP_S):
+        with bounded_shield(trio.current_time() + limit_s):
             await self._process.stdin.aclose()
             await self._process.wait()
         if self._process.returncode is None:

@@ -7,9 +7,10 @@ its engines wait without CPU; vLLM-Omni's default loop takes up to 4 % of a core
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,6 @@ from omni_actors.cli.benches._proc import Watched, available_bytes, cpu_s, desce
 from omni_actors.cli.benches._work import Job
 
 if TYPE_CHECKING:
-    import signal
     from collections.abc import AsyncIterator, Sequence
 
     from omni_actors.cli.benches._pairs import FrontEnd
@@ -46,7 +46,7 @@ LOOPS = ("default", "event")
 
 _OURS, _PEER = "omni_actors.cli.benches._peer_ours", "omni_actors_asyncio.benches.peer"
 _EVENT = {"VLLM_OMNI_EVENT_DRIVEN_ORCH": "1"}
-_CLOSE_S = 60.0
+_CLOSE_S, _END_S = 60.0, 20.0
 _RETRY_S = 0.5
 _STAGE_BYTES = 13 << 27  # an engine, its worker, its share of the front-end: 1.6 GiB
 
@@ -114,8 +114,10 @@ class PeerSide:
         return Closing(seconds=trio.current_time() - began_at, killed=closed.killed)
 
     async def stop(self) -> None:
-        """Like ``FrontEnd.stop``."""
-        await self._front_end.stop()
+        """Like ``FrontEnd.stop``; a stage that is still stopped by a signal would outlive a host that was killed."""
+        await self._front_end.stop(_END_S)
+        with suppress(ProcessLookupError):
+            os.killpg(self._front_end.pid, signal.SIGKILL)
 
 
 @attrs.frozen(kw_only=True)
@@ -169,22 +171,25 @@ async def idle_cpu_s(sides: Sides, period_s: float) -> dict[str, float]:
 async def broken(side: PeerSide, stage: int, how: signal.Signals, limit_s: float) -> Fault:
     """Send a signal to a stage's engine; then one request after the other until one is answered as before.
 
-    A host that ends, or does not even tell that a request failed, has not answered.
+    A host that ends has not answered, and one that says nothing for ``limit_s`` cannot be asked any more.
     """
     expected = await side.ask()
     os.kill(side.engines[stage], how)
     began_at = trio.current_time()
     first = ""
-    while (elapsed_s := trio.current_time() - began_at) < limit_s:
-        try:
-            answer = await side.ask()
-        except (OmniError, trio.TooSlowError) as error:
-            return Fault(first=first or f"{type(error).__name__}: {error}", answered_s=None)
-        first = first or _outcome(answer)
-        if answer.token_ids and answer.token_ids == expected.token_ids:
-            return Fault(first=first, answered_s=elapsed_s + answer.total_s)
-        await trio.sleep(_RETRY_S)  # as a client does before it tries again
-    return Fault(first=first, answered_s=None)
+    try:
+        with trio.fail_at(began_at + limit_s):
+            while True:
+                elapsed_s = trio.current_time() - began_at
+                answer = await side.ask()
+                first = first or _outcome(answer)
+                if answer.token_ids and answer.token_ids == expected.token_ids:
+                    return Fault(first=first, answered_s=elapsed_s + answer.total_s)
+                await trio.sleep(_RETRY_S)  # as a client does before it tries again
+    except trio.TooSlowError:
+        return Fault(first=first or f"hangs, {limit_s:.0f} s and on", answered_s=None)
+    except OmniError as error:
+        return Fault(first=first or str(error), answered_s=None)
 
 
 def _outcome(answer: Answer) -> str:

@@ -35,8 +35,8 @@ QWEN_STAGES = 3
 _QWEN_MODEL = "qwen2_5_omni"
 
 START_S = 600.0
-ANSWER_S = 30.0
-"""One request's limit: what has no answer by then has none."""
+ANSWER_S = 120.0
+"""One request's limit: what has no answer by then has none. Only a machine that is busy with other things needs it."""
 _MAKE_S = 300.0
 
 
@@ -120,4 +120,4 @@ class Heard:
     def failed(self, error: BaseException) -> Answer:
         """It will not be: an answer without tokens, whose text is what was raised."""
         words = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        return Answer(words[:300], [], 0.0, time.perf_counter() - self._began_at)
+        return Answer(words[:2000], [], 0.0, time.perf_counter() - self._began_at)
