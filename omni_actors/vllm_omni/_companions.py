@@ -8,7 +8,7 @@ from omni_actors.runtime import StageInput
 from omni_actors.stages.vllm._params import ParamsMaker
 
 from ._between import failures
-from ._handover import HandedOver
+from ._handover import HandedOver, as_mapping
 from ._kind import arguments
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Companions:
         given = request.params.get(spec.name)
         params = ParamsMaker(spec.name, spec.params, spec.fixed_params).make(given, stream=False, text=True)
         with failures(expand, spec.name):
-            expanded = expand(request.prompt, params)
+            expanded = expand(as_mapping(request.prompt), params)
         return {each.role: self._beside(each, request, given) for each in expanded or ()}
 
     def _beside(self, expanded: Any, request: RequestView, params: Any) -> StageInput:

@@ -14,7 +14,7 @@ import attrs
 if TYPE_CHECKING:
     from omni_actors.lifecycle import RequestView, StageResult
 
-__all__ = ["HandedOver", "handed_over"]
+__all__ = ["HandedOver", "as_mapping", "handed_over"]
 
 
 @attrs.frozen(kw_only=True)
@@ -33,12 +33,17 @@ class HandedOver:
     overrides: Mapping[str, Any] = attrs.field(factory=dict)
 
 
+def as_mapping(prompt: Any) -> Any:
+    """A user's prompt as vLLM-Omni's functions expect it, which look for more than its text."""
+    return {"prompt": prompt} if isinstance(prompt, str) else prompt
+
+
 def handed_over(upstream: Mapping[str, StageResult], request: RequestView) -> HandedOver:
     """The transform of a vLLM-Omni stage."""
     results = upstream.values()
     return HandedOver(
         sources=tuple(result.native for result in results),
-        prompt=request.prompt,
+        prompt=as_mapping(request.prompt) if results else request.prompt,
         modalities=tuple(request.modalities),
         companions={role: made.native for result in results for role, made in result.companions.items()},
     )

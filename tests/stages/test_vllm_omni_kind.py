@@ -126,6 +126,12 @@ def test_the_outputs_before_are_handed_over_with_what_the_user_said():
     assert handed_over({}, view).sources == ()
 
 
+def test_the_functions_between_stages_get_a_text_as_a_mapping():
+    view = RequestView("me", "hi", (), {})
+    assert handed_over({"a": StageResult(stage="a", native=object())}, view).prompt == {"prompt": "hi"}
+    assert handed_over({}, view).prompt == "hi"
+
+
 def test_what_companions_made_is_handed_over_by_role():
     main, beside = object(), object()
     made = StageResult(stage="a", native=main, companions={"cfg_text": StageResult(stage="a", native=beside)})
