@@ -66,10 +66,14 @@ def served_at(process):
 def test_serve(tiny_qwen2_5_omni):
     """vLLM-Omni's own server answers; at SIGTERM it ends with 0 and leaves nothing."""
     before = segments()
-    process = subprocess.Popen(
-        command("serve", tiny_qwen2_5_omni, "--port", "0"), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    asked = command("serve", tiny_qwen2_5_omni, "--port", "0")
+    nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, **nothing) as process:
+        answers_and_ends(process)
+    assert segments() <= before
+
+
+def answers_and_ends(process):
     try:
         with httpx.Client(base_url=served_at(process), timeout=60, trust_env=False) as http:
             assert http.get("/ready").status_code == 200
@@ -85,5 +89,3 @@ def test_serve(tiny_qwen2_5_omni):
         family.close()
     finally:
         process.kill()
-        process.wait()
-    assert segments() <= before
