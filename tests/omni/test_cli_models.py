@@ -45,18 +45,16 @@ def test_generate(tiny_qwen2_5_omni, tmp_path):
     assert segments() <= before
 
 
-def served_at(process):
-    """The address that it says, read in a thread that goes on reading."""
-    lines, found = [], threading.Event()
+def read(process, lines, found):
+    """What it says, to its end. ``found``: the address, or the end."""
+    for line in process.stderr:
+        lines.append(line)
+        if "is served at" in line:
+            found.set()
+    found.set()
 
-    def read():
-        for line in process.stderr:
-            lines.append(line)
-            if "is served at" in line:
-                found.set()
-        found.set()
 
-    threading.Thread(target=read, daemon=True).start()
+def served_at(lines, found):
     assert found.wait(START_S)
     said = [match[1] for line in lines if (match := re.search(r"is served at (http://\S+)", line))]
     assert said, "".join(lines)[-3000:]
@@ -65,27 +63,34 @@ def served_at(process):
 
 def test_serve(tiny_qwen2_5_omni):
     """vLLM-Omni's own server answers; at SIGTERM it ends with 0 and leaves nothing."""
-    before = segments()
+    before, lines, found = segments(), [], threading.Event()
     asked = command("serve", tiny_qwen2_5_omni, "--port", "0")
     nothing = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
     with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, **nothing) as process:
-        answers_and_ends(process)
+        reader = threading.Thread(target=read, args=(process, lines, found))
+        reader.start()
+        try:
+            answers(served_at(lines, found))
+            ends(process)
+        finally:
+            process.kill()
+            reader.join()
     assert segments() <= before
 
 
-def answers_and_ends(process):
-    try:
-        with httpx.Client(base_url=served_at(process), timeout=60, trust_env=False) as http:
-            assert http.get("/ready").status_code == 200
-            asked = {"messages": [{"role": "user", "content": "hello world"}], "modalities": ["text", "audio"]}
-            answer = http.post("/v1/chat/completions", json=asked).raise_for_status().json()
-        spoken = [choice["message"]["audio"] for choice in answer["choices"] if choice["message"].get("audio")]
-        with wave.open(io.BytesIO(base64.b64decode(spoken[0]["data"]))) as sound:
-            assert sound.getnframes() == SAMPLES
-        family = Watch(descendants(process.pid))
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(60) == 0
-        assert family.alive_after(5) == set()
-        family.close()
-    finally:
-        process.kill()
+def answers(url):
+    with httpx.Client(base_url=url, timeout=60, trust_env=False) as http:
+        assert http.get("/ready").status_code == 200
+        asked = {"messages": [{"role": "user", "content": "hello world"}], "modalities": ["text", "audio"]}
+        answer = http.post("/v1/chat/completions", json=asked).raise_for_status().json()
+    spoken = [choice["message"]["audio"] for choice in answer["choices"] if choice["message"].get("audio")]
+    with wave.open(io.BytesIO(base64.b64decode(spoken[0]["data"]))) as sound:
+        assert sound.getnframes() == SAMPLES
+
+
+def ends(process):
+    family = Watch(descendants(process.pid))
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert family.alive_after(5) == set()
+    family.close()
