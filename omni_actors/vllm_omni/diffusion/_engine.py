@@ -12,7 +12,9 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
+from vllm.lora.request import LoRARequest
 from vllm_omni.diffusion.data import DiffusionOutput
 from vllm_omni.diffusion.diffusion_engine import DiffusionEngine
 from vllm_omni.diffusion.request import OmniDiffusionRequest
@@ -57,10 +59,8 @@ class OmniDiffusion:
 
     def start(self, item: Item) -> Iterator[Chunk | Step]:
         """Give the request to the scheduler. Raises InvalidRequest for what it or the model's preprocessing refuses."""
-        told = OmniMsgpackDecoder().decode(item.prompt["request"])
-        told["sampling_params"] = OmniDiffusionSamplingParams(**told["sampling_params"])
         try:
-            request = OmniDiffusionRequest(**told)
+            request = _request(item.prompt["request"])
             self._engine.add_request(request)
         except (OmniClientError, ValueError) as error:
             raise InvalidRequest(str(error)) from error
@@ -81,7 +81,7 @@ class OmniDiffusion:
 
     def told(self, request: OmniDiffusionRequest, output: DiffusionOutput) -> Iterator[Chunk]:
         """One output of its scheduler as chunks. Raises InvalidRequest, or what the model's postprocessing raises."""
-        if output.async_output_id:
+        if output.async_output_id:  # from workers of its own; the deadline is the host's for a step
             output = self._engine.executor.wait_output_ready(output.async_output_id).result()
         try:
             formatted = self._engine.postprocess_output(request, output)
@@ -150,11 +150,12 @@ class OmniDiffusion:
 
     def _hook(self, eager: bool) -> None:
         """Have the parts of the model listen as they are called."""
-        worker = getattr(self._engine.executor, "driver_worker", None)
-        if worker is None:
+        driver = getattr(self._engine.executor, "driver_worker", None)
+        pipeline = None if driver is None else driver.worker.model_runner.pipeline
+        if not isinstance(pipeline, torch.nn.Module):
             return
         heard = self._heard if eager else torch.compiler.disable(self._heard)
-        for part in worker.worker.model_runner.pipeline.children():
+        for part in pipeline.children():
             part.register_forward_pre_hook(heard)
 
     def _heard(self, *_: Any) -> None:
@@ -164,6 +165,15 @@ class OmniDiffusion:
         self._listen()
         if not self._in_wave & self._at_work.keys():
             raise _Unwanted("all requests of this pass were aborted")
+
+
+def _request(told: bytes) -> OmniDiffusionRequest:
+    """What the stage's front-end has written, as vLLM-Omni's own types."""
+    fields = OmniMsgpackDecoder().decode(told)
+    sampling = fields["sampling_params"]
+    if sampling.get("lora_request") is not None:
+        sampling["lora_request"] = msgspec.convert(sampling["lora_request"], LoRARequest)
+    return OmniDiffusionRequest(**{**fields, "sampling_params": OmniDiffusionSamplingParams(**sampling)})
 
 
 class _Pieces:
