@@ -301,7 +301,7 @@ def test_qwen3_tts_a_script_of_theirs_with_another_import(environment, tiny_qwen
     script.write_text(ours)
     before = segments()
     done = subprocess.run(
-        [sys.executable, str(script), str(tiny_qwen3_tts), str(out), "read"],
+        [sys.executable, str(script), str(tiny_qwen3_tts), "{}", str(out), "read"],
         env={**os.environ, "PYTHONPATH": f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
         capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip

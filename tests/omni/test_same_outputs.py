@@ -5,6 +5,7 @@ Each test makes its own model, runs theirs and then ours, in one go.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -27,9 +28,9 @@ START_S = 400.0
 pytestmark = pytest.mark.engine
 
 
-def theirs(model, names, out, parts=("tokens", "audio")):
-    """By name: tokens and samples, or other ``parts``."""
-    command = [sys.executable, str(HERE / "theirs.py"), str(model), str(out), *names]
+def theirs(model, names, out, parts=("tokens", "audio"), **more):
+    """By name: tokens and samples, or other ``parts``. ``more``: options over those of the tiny model."""
+    command = [sys.executable, str(HERE / "theirs.py"), str(model), json.dumps(more), str(out), *names]
     done = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     with np.load(out) as found:
@@ -80,13 +81,13 @@ def same(ours, other):
     assert np.abs(ours[1] - other[1]).max() <= 1e-5
 
 
-async def agree(model, names, tmp_path, tokens_each=16):
-    """``names``: prompts."""
+async def agree(model, names, tmp_path, tokens_each=16, **more):
+    """``names``: prompts. ``more``: options over those of the tiny model."""
     before = segments()
-    expected = theirs(model, names, tmp_path / "theirs.npz")
+    expected = theirs(model, names, tmp_path / "theirs.npz", **more)
     assert all(len(tokens) == tokens_each and samples.std() > 0 for tokens, samples in expected.values())
     leftovers = segments()
-    spec = pipeline(str(model), **options(model))
+    spec = pipeline(str(model), **{**options(model), **more})
     async with open_omni(spec) as omni:
         for name in names:
             same(await answer(omni, name), expected[name])
@@ -171,6 +172,14 @@ async def test_qwen2_5_omni(tiny_qwen2_5_omni, tmp_path):
 
 async def test_qwen3_omni_in_chunks(tiny_qwen3_omni, tmp_path):
     await agree(tiny_qwen3_omni, ["hello", "story"], tmp_path)
+
+
+async def test_qwen3_omni_whole(tiny_qwen3_omni, tmp_path):
+    await agree(tiny_qwen3_omni, ["hello", "story"], tmp_path, async_chunk=False)
+
+
+async def test_qwen3_tts_whole(tiny_qwen3_tts, tmp_path):
+    await agree(tiny_qwen3_tts, ["read", "read more"], tmp_path, tokens_each=0, async_chunk=False)
 
 
 async def test_qwen3_tts_in_chunks(tiny_qwen3_tts, tmp_path):

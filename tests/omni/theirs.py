@@ -1,4 +1,6 @@
-"""vLLM-Omni's own AsyncOmni as a program: ``python theirs.py MODEL OUT NAME...`` answers the named prompts.
+"""vLLM-Omni's own AsyncOmni as a program: ``python theirs.py MODEL OPTIONS OUT NAME...`` answers the named prompts.
+
+OPTIONS: JSON, over those of the tiny model.
 
 Writes an ``.npz``: for each name the tokens of its text, the samples of its speech and the pixels of its pictures.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import sys
 from pathlib import Path
 
@@ -53,10 +56,10 @@ def params(engine, name):
     return each
 
 
-async def main(model, out, names):
+async def main(model, more, out, names):
     from vllm_omni.entrypoints.async_omni import AsyncOmni
 
-    engine = AsyncOmni(model=model, **options(Path(model)))
+    engine = AsyncOmni(model=model, **{**options(Path(model)), **json.loads(more)})
     try:
         found = {}
         for name in names:
@@ -67,4 +70,4 @@ async def main(model, out, names):
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:3], sys.argv[3:]))
+    asyncio.run(main(*sys.argv[1:4], sys.argv[4:]))
