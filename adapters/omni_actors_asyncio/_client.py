@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 from vllm.engine.protocol import EngineClient
 
-from ._asked_model import is_model
+from ._asked_model import in_its_place, is_model
 from ._bridge import Bridge
 from ._control import Control
 from ._errors import busy, dead
@@ -56,7 +56,7 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
 
     def __new__(cls, pipeline: Any = None, **how: Any) -> AsyncOmni:
         """Of a model of vLLM-Omni it is a ``ModelOmni``, which takes vLLM-Omni's arguments."""
-        kind: type[AsyncOmni] = _of_a_model() if cls is AsyncOmni and is_model(pipeline, how) else cls
+        kind: type[AsyncOmni] = in_its_place("ModelOmni") if cls is AsyncOmni and is_model(pipeline, how) else cls
         made: AsyncOmni = super().__new__(kind)
         return made
 
@@ -261,12 +261,6 @@ class AsyncOmni(Requests, Control, EngineClient):  # type: ignore[misc]  # vLLM 
         ids = [request_id] if isinstance(request_id, str) else list(request_id)
         reports: list[AbortReport] = await self._cross(_abort, ids)
         return reports
-
-
-def _of_a_model() -> type[AsyncOmni]:
-    from .drop_in import ModelOmni
-
-    return ModelOmni
 
 
 async def _done(future: Future[Any]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from omni_actors import Kind, OmniError, RequestFailed, Terminal, TextChunk, UsageError
 
-from ._asked_model import is_model
+from ._asked_model import in_its_place, is_model
 from ._bridge import Bridge
 from ._progress import Meter, progress
 from ._tenure import Owned
@@ -85,11 +85,8 @@ class Omni:
 
     def __new__(cls, pipeline: Any = None, **how: Any) -> Omni:
         """Of a model of vLLM-Omni it is a ``ModelScript``, which takes vLLM-Omni's arguments."""
-        if cls is Omni and is_model(pipeline, how):
-            from .drop_in import ModelScript
-
-            return super().__new__(ModelScript)
-        return super().__new__(cls)
+        kind: type[Omni] = in_its_place("ModelScript") if cls is Omni and is_model(pipeline, how) else cls
+        return super().__new__(kind)
 
     def __init__(self, pipeline: Any, **how: Any) -> None:
         self._bridge = Bridge(Owned(pipeline, **how))

@@ -12,12 +12,12 @@ from omni_actors.config._hints import did_you_mean
 from omni_actors.config._models import ModelSpec
 from omni_actors.config._problems import problem_lines
 from omni_actors.config._registry import load_pipeline, registered
-from omni_actors.config._sources import Resolved, Row, resolve
+from omni_actors.config._sources import Resolved, Row, is_model, resolve
 from omni_actors.config._validate import validate
 from omni_actors.config.specs import Deadlines, EdgeMode, InputSpec, Limits, Modality, PipelineSpec, StageSpec
 
 __all__ = [
     "Deadlines", "EdgeMode", "EnvChange", "InputSpec", "Limits", "Modality", "ModelSpec", "PipelineSpec", "Resolved",
-    "Row", "StageSpec", "did_you_mean", "environment_changes", "load_object", "load_pipeline", "problem_lines",
-    "registered", "resolve", "stage_environment", "validate",
+    "Row", "StageSpec", "did_you_mean", "environment_changes", "is_model", "load_object", "load_pipeline",
+    "problem_lines", "registered", "resolve", "stage_environment", "validate",
 ]  # fmt: skip

@@ -24,7 +24,7 @@ from omni_actors.config._registry import PIPELINES, registered
 from omni_actors.config._tree import Node, Path, find
 from omni_actors.config.specs import PipelineSpec
 
-__all__ = ["Resolved", "Row", "resolve"]
+__all__ = ["Resolved", "Row", "is_model", "resolve"]
 
 _YAML = (".yaml", ".yml")
 
@@ -94,11 +94,18 @@ def resolve(
     return Resolved(to_spec(tree, problems, engines), tree)
 
 
+def is_model(target: str) -> bool:
+    """Whether ``target`` names a model, by a folder or a hub id, and no file and no pipeline that is registered."""
+    if target.endswith(_YAML) or target in registered(PIPELINES):
+        return False
+    return is_model_folder(target) or is_hub_id(target)
+
+
 def _model_tree(target: str, model: str | None, options: Mapping[str, Any]) -> Node | None:
     """The tree of ``target`` if it is a model or a deploy file of vLLM-Omni, else None."""
     if target.endswith(_YAML):
         return _deployed(target, model, options) if deploys_a_model(target) else None
-    if target in registered(PIPELINES) or not (is_model_folder(target) or is_hub_id(target)):
+    if not is_model(target):
         return None
     if model is not None:
         raise ConfigError(f"{target[:80]!r} is the model already", file=MODEL_SOURCE, path=model[:80])

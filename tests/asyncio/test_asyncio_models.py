@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import pytest
+from omni_actors_asyncio import AsyncOmni, Omni
 from omni_actors_asyncio._asked_model import is_model
 
-from omni_actors import PipelineSpec, StageSpec
+from omni_actors import ConfigError, PipelineSpec, StageSpec
 
 
 def spec(*engines):
@@ -18,7 +21,9 @@ def test_models(pipeline):
     assert is_model(pipeline, {})
 
 
-def test_a_folder_is_a_model_and_so_is_what_is_called_one(tmp_path):
+def test_a_model_s_folder_is_a_model_and_so_is_what_is_called_one(tmp_path):
+    assert not is_model(tmp_path, {})
+    (tmp_path / "config.json").write_text("{}")
     assert is_model(str(tmp_path), {})
     assert is_model(tmp_path, {})
     assert is_model(None, {"model": "anything"})
@@ -31,3 +36,10 @@ def test_a_folder_is_a_model_and_so_is_what_is_called_one(tmp_path):
 def test_pipelines(pipeline):
     assert not is_model(pipeline, {})
     assert not is_model(None, {})
+
+
+@pytest.mark.skipif(find_spec("vllm_omni") is not None, reason="vLLM-Omni is installed")
+@pytest.mark.parametrize("door", [AsyncOmni, Omni])
+def test_without_vllm_omni_it_says_what_to_install(door):
+    with pytest.raises(ConfigError, match=r"not installed.*install omni-actors\[omni\]"):
+        door("Qwen/Qwen2.5-Omni-7B")
