@@ -11,7 +11,7 @@ import os
 import random
 import sys
 import tempfile
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -98,7 +98,8 @@ class FrontEnd:
         """Raises like ``ready``."""
         assert self._process.stdin is not None
         with trio.fail_after(_ROUND_S):
-            await self._process.stdin.send_all(msgspec.json.encode(job) + b"\n")
+            with suppress(trio.BrokenResourceError):  # it has ended: its last words are what is heard of it
+                await self._process.stdin.send_all(msgspec.json.encode(job) + b"\n")
             return msgspec.json.decode(await self._line(), type=Round)
 
     async def _line(self) -> bytes:
