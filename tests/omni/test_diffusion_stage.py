@@ -6,10 +6,11 @@ import os
 import signal
 
 import attrs
+import numpy as np
 import pytest
 import trio
 
-from omni_actors import InvalidRequest, StageFailed
+from omni_actors import InvalidRequest, StageFailed, StepChunk
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
 from omni_actors.vllm_omni.tiny import options
@@ -24,8 +25,9 @@ PASS_S = 3.0
 """More than a pass of the tiny model takes on a busy machine, and far less than a picture of so many steps."""
 
 
-def spec_of(model, **deadlines):
-    spec = pipeline(str(model), **options(model))
+def spec_of(model, more=None, **deadlines):
+    """``more``: options over those of the tiny model."""
+    spec = pipeline(str(model), **{**options(model), **(more or {})})
     (stage,) = spec.stages
     limits = attrs.evolve(stage.deadlines, start_s=START_S, placement_s=START_S, backoff_first_s=0.1, **deadlines)
     return attrs.evolve(spec, stages=(attrs.evolve(stage, deadlines=limits),))
@@ -92,3 +94,36 @@ async def test_a_diffusion_stage(tiny_qwen_image):
             await a_death_fails_its_request_and_no_other(omni, signum)
             same_pictures(await pictures(omni, "cat"), expected)
         assert await how_many(omni, {"n": 3, "seed": 1}) == 3
+
+
+async def steps_and_picture(omni, seed):
+    """How far it said it was, and what came of it."""
+    steps, made = [], []
+    async with omni.generate({"prompt": "a cat"}, {"seed": seed, "progress": True}) as stream:
+        async for output in stream:
+            if isinstance(output.payload, StepChunk):
+                steps.append((output.payload.done, output.payload.total))
+            elif output.image is not None:
+                made.append(output.image.numpy())
+    return steps, made
+
+
+async def test_step_by_step(tiny_qwen_image):
+    """One step is of all requests at work; each is told, an abort acts between two, and the pictures are the same."""
+    alone = {}
+    async with open_omni(spec_of(tiny_qwen_image, {"step_execution": True, "max_num_seqs": 4})) as omni:
+        for seed in (1, 2):
+            steps, alone[seed] = await steps_and_picture(omni, seed)
+            assert steps == sorted(steps)
+            assert {total for _, total in steps} == {4}
+            assert len(steps) >= 3
+
+        async def crowd(seed):
+            _, made = await steps_and_picture(omni, seed)
+            assert np.abs(made[0].astype(int) - alone[seed][0]).max() <= 1
+
+        async with trio.open_nursery() as nursery, endless(omni):
+            for seed in (1, 2, 1, 2):
+                nursery.start_soon(crowd, seed)
+            await aborts_act_within_a_picture(omni)
+        same_pictures(await pictures(omni, "cat"), alone[1])
