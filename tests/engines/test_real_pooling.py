@@ -47,6 +47,11 @@ def omni(vllms_answers):
         yield omni
 
 
+@pytest.fixture(scope="module")
+def said_by_vllm(vllms_answers) -> dict:
+    return vllms_answers()
+
+
 def flat(data) -> list[float]:
     return [number for each in data for number in flat(each)] if isinstance(data, list) else [data]
 
