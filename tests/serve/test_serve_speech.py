@@ -327,7 +327,8 @@ def test_a_stream_that_fails_says_so_in_its_last_event(serving):
     async def story(served):
         return await served.events(STREAM)
 
-    *_, last = serving(speaking(vocoder={"die_at_chunk": 1}), story)
+    # Half a second a chunk: the text has begun by then, or it would be an answer of its own, with a status.
+    *_, last = serving(speaking(vocoder={"die_at_chunk": 1, "chunk_s": 0.5}), story)
     assert last["error"]["message"] == "stage vocoder failed at this request; try again"
 
 
