@@ -20,13 +20,14 @@ from omni_actors.config._tree import Node, Path, Place
 from omni_actors.config._yaml import parse_yaml
 from omni_actors.config.specs import PipelineSpec
 
-__all__ = ["ModelSpec", "deploys_a_model", "is_hub_id", "is_model_folder", "model_tree"]
+__all__ = ["CONFIGS", "ModelSpec", "deploys_a_model", "is_hub_id", "is_model_folder", "model_tree"]
 
 SOURCE = "omni_actors.vllm_omni:model_spec"
 """``f(model, options) -> ModelSpec``; raises ConfigError."""
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+\Z")
-_CONFIGS = ("config.json", "model_index.json")
+CONFIGS = ("config.json", "model_index.json")
+"""A model's folder has one of them."""
 _THEIRS = frozenset({
     "async_chunk", "base_config", "connectors", "edges", "model_runner", "platforms", "session_mode",
 })  # fmt: skip
@@ -44,7 +45,7 @@ class ModelSpec:
 
 def is_model_folder(target: str) -> bool:
     """Whether ``target`` is a folder with a model's configuration in it."""
-    return any(os.path.isfile(os.path.join(target, name)) for name in _CONFIGS)
+    return any(os.path.isfile(os.path.join(target, name)) for name in CONFIGS)
 
 
 def is_hub_id(target: str) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 __all__ = ["COOKIE", "FOLDER_PREFIX", "LAST_S", "TRACKER_S", "Folder", "Group", "GroupKill", "Member", "Step",
-           "adopt_folder", "identify", "main", "remove_folder", "remove_shared", "salt_of"]  # fmt: skip
+           "adopt_folder", "identify", "main", "remove_folder", "remove_shared", "request_of", "salt_of"]  # fmt: skip
 
 COOKIE = "OMNI_ACTORS_COOKIE"
 FOLDER_PREFIX = "omni-"
@@ -47,6 +47,8 @@ _NO_PIDFD_S = 0.05
 _MAX_LINE_BYTES = 4096
 _MAX_DEPTH = 8
 _SHARED_MEMORY = "/dev/shm"
+_NAME = "([0-9a-f]+-[0-9a-f]+)"
+_PIECE = re.compile(f"(?:shm_)?(?:{_NAME}[-_]|omni_.+_kv_cache_{_NAME}(?:_|$))")
 
 
 class Group(NamedTuple):
@@ -295,14 +297,23 @@ def salt_of(cookie: str) -> str:
     return cookie[-6:]
 
 
+def request_of(piece: str) -> str | None:
+    """The request that something in shared memory is named after, or its lock (``shm_…``); None for all else.
+
+    Pieces begin with their request's name; what a thinker's keys and values are called has it behind.
+    """
+    found = _PIECE.match(piece)
+    return (found[1] or found[2]) if found else None
+
+
 def remove_shared(cookie: str, folder: str = _SHARED_MEMORY) -> None:
-    """Remove what is named after a request of this runtime, and its locks (``shm_…``)."""
+    """Remove what is named after a request of this runtime."""
     # Less than six hexadecimal digits, or others, would match strangers.
     if re.fullmatch("[0-9a-f]{6}", salt := salt_of(cookie)):
-        ours = re.compile(f"(shm_)?([0-9a-f]+-{salt}[-_]|omni_.+_kv_cache_[0-9a-f]+-{salt}(_|$))")
-        for name in filter(ours.match, os.listdir(folder)):
-            with suppress(OSError):
-                os.unlink(os.path.join(folder, name))
+        for name in os.listdir(folder):
+            if (request_of(name) or "").endswith(f"-{salt}"):
+                with suppress(OSError):
+                    os.unlink(os.path.join(folder, name))
 
 
 class _Ward:

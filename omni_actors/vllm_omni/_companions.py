@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from omni_actors.runtime import StageInput
@@ -28,16 +29,22 @@ class Companions:
 
     def __call__(self, upstream: Mapping[str, StageResult], request: RequestView) -> Mapping[str, StageInput]:
         """Called once the stage's front-end is made: vLLM-Omni is imported. Raises InvalidRequest, TransformFailed."""
+        given = request.params.get(self._spec.name)
+        params = self._params.make(given, stream=False, text=True)
+        with failures(self._expand, self._spec.name):
+            expanded = self._expand(as_mapping(request.prompt), params)
+        return {each.role: self._beside(each, request, given) for each in expanded or ()}
+
+    @cached_property
+    def _expand(self) -> Any:
+        """vLLM-Omni's function of this stage."""
         from ._plan import stage_metadata
 
-        spec = self._spec
-        options, stage_id = arguments(spec)
-        expand = stage_metadata(spec.model, options, stage_id).prompt_expand_func
-        given = request.params.get(spec.name)
-        params = ParamsMaker(spec.name, spec.params, spec.fixed_params).make(given, stream=False, text=True)
-        with failures(expand, spec.name):
-            expanded = expand(as_mapping(request.prompt), params)
-        return {each.role: self._beside(each, request, given) for each in expanded or ()}
+        return stage_metadata(self._spec.model, *arguments(self._spec)).prompt_expand_func
+
+    @cached_property
+    def _params(self) -> ParamsMaker:
+        return ParamsMaker(self._spec.name, self._spec.params, self._spec.fixed_params)
 
     def _beside(self, expanded: Any, request: RequestView, params: Any) -> StageInput:
         prompt = HandedOver(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import ConfigError
 from omni_actors.config import Deadlines, EdgeMode, InputSpec, ModelSpec, PipelineSpec, StageSpec
+from omni_actors.config._models import CONFIGS
 from omni_actors.stages.vllm._frontend import environ_kept
 
 from ._origins import Origins
@@ -24,7 +25,6 @@ _START_S = 300.0
 """As vLLM-Omni gives each stage; its ``stage_init_timeout`` says otherwise."""
 _EDGE_S = 600.0
 """As long as vLLM-Omni's schedulers wait for what the stage before has for them."""
-_CONFIGS = ("config.json", "model_index.json")
 _TRANSFORM = "omni_actors.vllm_omni:handed_over"
 _COMPANIONS = "omni_actors.vllm_omni:Companions"
 _ENGINES = {"llm": "vllm-omni", "diffusion": "vllm-omni-diffusion"}
@@ -64,7 +64,7 @@ def _hint(model: str) -> str | None:
 
     if not model:
         return "name the model: --model PATH|ID"
-    if os.path.isdir(model) or any(file_or_path_exists(model, name, None) for name in _CONFIGS):
+    if os.path.isdir(model) or any(file_or_path_exists(model, name, None) for name in CONFIGS):
         return None
     return "its config.json is neither in the hub's cache nor could it be fetched: check the name and the network"
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import threading
 import time
 from typing import TYPE_CHECKING
+
+from omni_actors.engines.reaper import request_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,9 +24,6 @@ __all__ = ["Sweeper"]
 _AFTER_S = (0.0, 0.2, 1.0, 5.0)
 """When a request's pieces are looked for, counted from its end."""
 _SHARED_MEMORY = "/dev/shm"
-_NAME = r"([0-9a-f]+-[0-9a-f]+)"
-_PIECE = re.compile(rf"(?:shm_)?(?:{_NAME}_|omni_.+_kv_cache_{_NAME})")
-"""Pieces begin with their request's name; what a thinker's keys and values are called has it behind."""
 
 
 class Sweeper:
@@ -65,6 +63,6 @@ class Sweeper:
 
     def _remove(self, names: set[str]) -> None:
         for entry in os.listdir(self._folder):
-            if (found := _PIECE.match(entry)) and (found[1] or found[2]) in names:
+            if request_of(entry) in names:
                 with contextlib.suppress(FileNotFoundError):  # its reader, or another engine, was faster
                     os.unlink(os.path.join(self._folder, entry))

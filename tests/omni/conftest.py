@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,36 +35,14 @@ def repeatable(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def made(model: str, factory: pytest.TempPathFactory) -> Path:
-    """A folder with a tiny model; ``options`` knows it by the folder's name."""
-    return tiny.made(model, factory.mktemp("models"))
+def tiny_model(model: str) -> Callable[[pytest.TempPathFactory], Path]:
+    """A session's fixture: a folder with this tiny model; ``options`` knows it by the folder's name."""
+
+    @pytest.fixture(scope="session", name=f"tiny_{model}")
+    def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+        return tiny.made(model, tmp_path_factory.mktemp("models"))
+
+    return folder
 
 
-@pytest.fixture(scope="session")
-def tiny_qwen2_5_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("qwen2_5_omni", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tiny_qwen3_omni(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("qwen3_omni", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tiny_qwen3_tts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("qwen3_tts", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tiny_qwen_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("qwen_image", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tiny_bagel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("bagel", tmp_path_factory)
-
-
-@pytest.fixture(scope="session")
-def tiny_glm_image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made("glm_image", tmp_path_factory)
+globals().update({f"tiny_{model}": tiny_model(model) for model in tiny.MODELS})
