@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import sys
 import time
 import traceback
@@ -58,8 +57,8 @@ class Status:
 class _Live:
     item: Item
     chunks: Iterator[Chunk | Step]
+    told_at: float
     seq: int = 0
-    told_at: float = -math.inf
 
 
 class Batcher:
@@ -169,7 +168,7 @@ class Batcher:
             except Exception as error:
                 self._fail(item.key, error)
             else:
-                self._live[item.key] = _Live(item, chunks)
+                self._live[item.key] = _Live(item, chunks, self._clock())
 
     def _has_room(self, item: Item) -> bool:
         """What ``fits`` raises will be raised by ``start`` as well, and belongs to this item alone."""

@@ -56,6 +56,20 @@ def differ(one, other):
     return int(np.abs(one.astype(int) - other.astype(int)).max())
 
 
+def test_a_request_does_not_look_through_all_models_for_their_device(model, monkeypatch):
+    from diffusers import DiffusionPipeline
+
+    looks = []
+    found = DiffusionPipeline._execution_device
+    counting = property(lambda pipeline: looks.append(type(pipeline)) or found.fget(pipeline))
+    monkeypatch.setattr(DiffusionPipeline, "_execution_device", counting)
+    prompt, params = asked(1)
+    batch = Batch(model)
+    batch.join("a", prompt, **params)
+    assert batch.run()["a"].any()
+    assert looks == []
+
+
 def test_a_request_alone_is_bit_by_bit_what_diffusers_makes(model, diffusers_own):
     batch = Batch(model)
     batch.join("a", "a cat", num_inference_steps=4, seed=7)

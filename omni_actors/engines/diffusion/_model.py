@@ -21,7 +21,7 @@ from ._options import Options
 from ._previews import Previews
 from ._request import Asked, Reader
 from ._results import chunks, sample_rate
-from ._run import Run
+from ._run import Run, placed
 from ._service import Service
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ class DiffusersModel(Service):
         # For this thread, once: pipelines switch gradients off and back on, and here their calls interleave.
         torch.set_grad_enabled(False)
         self._pipeline = load(options)
+        self._kind = placed(self._pipeline)
         super().__init__(self._pipeline, device_of(options), options.offload)
         self._reader = Reader(self._pipeline, options)
         self._previews = Previews(self._pipeline)
@@ -62,7 +63,7 @@ class DiffusersModel(Service):
         self.check_adapters(asked.lora)
         if asked.preview_every:
             self._previews.check()
-        run = item.state = Run(self._pipeline, self._scheduler(asked), asked.arguments, asked.lora)
+        run = item.state = Run(self._pipeline, self._kind, self._scheduler(asked), asked.arguments, asked.lora)
         return self._work(run, asked)
 
     def fits(self, item: Item, batch: Sequence[Item]) -> bool:
@@ -113,13 +114,14 @@ class DiffusersModel(Service):
         preview = None
         if asked.preview_every and run.done and run.done % asked.preview_every == 0:
             preview = self._previews.of(run)
-        shown = asked.progress or preview is not None
-        return Step(done=run.done, total=run.total, eta_s=run.eta_s, preview=preview, shown=shown)
+        shown, total = asked.progress or preview is not None, run.total
+        return Step(done=run.done, total=total, eta_s=run.eta_s(total), preview=preview, shown=shown)
 
     def _scheduler(self, asked: Asked) -> Any:
         scheduler = getattr(self._pipeline, "scheduler", None)
         if asked.scheduler is None:
-            return copy.deepcopy(scheduler)
+            # All but its configuration, which nobody changes.
+            return copy.deepcopy(scheduler, {id(config): config for config in (getattr(scheduler, "config", None),)})
         try:
             return scheduler_named(scheduler, asked.scheduler)
         except ValueError as error:

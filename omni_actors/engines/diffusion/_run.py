@@ -21,7 +21,7 @@ from ._gather import Call, Waits
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["NotFinite", "Run"]
+__all__ = ["NotFinite", "Run", "placed"]
 
 
 class NotFinite(ArithmeticError):
@@ -29,11 +29,15 @@ class NotFinite(ArithmeticError):
 
 
 class Run(Waits):
-    """``scheduler``: this request's own. ``arguments``: all of ``__call__``'s. ``pending``: the call it waits for."""
+    """``kind``: see ``placed``. ``scheduler``: this request's own. ``arguments``: all of ``__call__``'s.
+
+    ``pending``: the call it waits for.
+    """
 
     def __init__(
         self,
         pipeline: Any,
+        kind: type[Any],
         scheduler: Any,
         arguments: Mapping[str, Any],
         adapters: tuple[tuple[str, float], ...] = (),
@@ -46,11 +50,12 @@ class Run(Waits):
         self.latents: torch.Tensor | None = None
         self.scheduler = scheduler
         self.arguments = arguments
-        self._pipeline = self._own(pipeline)
+        self._pipeline = self._own(pipeline, kind)
         self._first_at = self._last_at = 0.0
 
-    def _own(self, pipeline: Any) -> Any:
+    def _own(self, pipeline: Any, kind: type[Any]) -> Any:
         own = copy.copy(pipeline)
+        own.__class__ = kind
         # Not by setattr, which diffusers watches: the copy's configuration is still everybody's.
         if self.scheduler is not None:
             self.scheduler.step = self._counted(self.scheduler.step)
@@ -109,15 +114,25 @@ class Run(Waits):
         """How many steps it takes; 0 while that is unknown."""
         if self.pending is None and not self.passes:
             return 0
-        counted = getattr(self._pipeline, "_num_timesteps", None)  # fewer than the scheduler's where a picture goes in
+        counted = vars(self._pipeline).get("_num_timesteps")  # fewer than the scheduler's where a picture goes in
         return counted or len(getattr(self.scheduler, "timesteps", ()))
 
-    @property
-    def eta_s(self) -> float | None:
+    def eta_s(self, total: int) -> float | None:
         """Seconds to go, if the next steps take as long as those so far; None before the first."""
         if not self.done:
             return None
-        return max(0, self.total - self.done) * (self._last_at - self._first_at) / self.done
+        return max(0, total - self.done) * (self._last_at - self._first_at) / self.done
+
+
+def placed(pipeline: Any) -> type[Any]:
+    """The pipeline's class for the copies of it, which know where its models run: diffusers looks through all their
+    parts for that, several times a call.
+    """
+    kind = type(pipeline)
+    if not isinstance(getattr(kind, "_execution_device", None), property):
+        return kind
+    known = {"__module__": kind.__module__, "_execution_device": pipeline._execution_device}
+    return type(kind.__name__, (kind,), known)
 
 
 def _finite(latents: torch.Tensor) -> bool:
