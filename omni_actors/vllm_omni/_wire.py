@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from omni_actors._errors import ProtocolError
 from omni_actors.lifecycle.events import TensorChunk
 from omni_actors.wire.vllm.codec import EngineCoreCodec
+from omni_actors.wire.vllm.shortcut import SPECIAL, Shortcut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from omni_actors.wire.vllm.interface import Sink, StepOutputs
 
 __all__ = ["OmniCoreCodec", "OmniOutputs"]
+
+_MADE = "multimodal_output"
+_KNOWN = ("pooling_output_payload", "is_segment_finished", "new_prompt_len_snapshot", "num_generation_tokens")
+"""What the codec has unpacked, and what is said of input in pieces only."""
 
 
 class OmniCoreCodec(EngineCoreCodec):
@@ -29,8 +34,10 @@ class OmniCoreCodec(EngineCoreCodec):
     def __init__(self) -> None:
         from vllm.v1.serial_utils import MsgpackDecoder
         from vllm_omni.engine import OmniEngineCoreOutputs
+        from vllm_omni.engine.stage_pool import StagePool
 
         super().__init__()
+        self._unpack = StagePool._rehydrate_pooling_output_payloads
         self._decode_named = MsgpackDecoder(OmniEngineCoreOutputs).decode
         self._decode = self._with_keys
         self._keys: dict[str, str] = {}
@@ -58,6 +65,7 @@ class OmniCoreCodec(EngineCoreCodec):
 
     def _with_keys(self, frames: Sequence[Any]) -> Any:
         outputs = self._decode_named(frames)
+        self._unpack(outputs)
         for output in outputs.outputs:
             name = output.request_id
             output.request_id = key = self._keys.get(name, name)
@@ -71,25 +79,33 @@ class OmniCoreCodec(EngineCoreCodec):
 
 
 class OmniOutputs:
-    """vLLM-Omni's MultimodalOutputProcessor, one per generation (see ``TextProcessor``).
+    """vLLM-Omni's MultimodalOutputProcessor, one per generation (see ``TextProcessor``), with a shortcut for text.
 
     ``makes``: the stage's ``engine_output_type``. ``rate``: the samples per second of a stage of sound, else None.
     """
 
     def __init__(self, tokenizer: Any, *, makes: str | None, rate: int | None) -> None:
+        from vllm_omni.engine import OmniEngineCoreOutput
+
         self._processor = _unmeasured()(tokenizer, log_stats=False, engine_core_output_type=makes)
+        fields = OmniEngineCoreOutput.__struct_fields__
+        self._shortcut = Shortcut(self._processor.request_states, fields, special=(*SPECIAL, _MADE), known=_KNOWN)
         self._rate = rate
 
     def add(self, body: Any, index: int, sink: Sink, prompt: str | None = None) -> None:
         """As in ``TextProcessor``."""
-        self._processor.add_request(
-            body, prompt, None, index, sink if self._rate is None else _Sounds(sink, self._rate)
-        )
+        if self._rate is not None:
+            self._processor.add_request(body, prompt, None, index, _Sounds(sink, self._rate))
+            return
+        self._processor.add_request(body, prompt, None, index, sink)
+        self._shortcut.add(body, sink)
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """As in ``TextProcessor``."""
         try:
-            done = self._processor.process_outputs(outputs, step.timestamp, None)
+            if not (rest := self._shortcut.take(outputs)):
+                return []
+            done = self._processor.process_outputs(rest, step.timestamp, None)
         except Exception as error:
             # Its state is unknown now, and it has no way to fail one request alone: this generation is over.
             words = f"vLLM-Omni could not process its outputs: {type(error).__name__}: {error}"
@@ -103,6 +119,7 @@ class OmniOutputs:
         known = [key for key in keys if key in states]
         for key in known:
             states[key].queue = None
+            self._shortcut.drop(key)
         self._processor.abort_requests(known, True)
 
 

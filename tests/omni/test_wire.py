@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from omni_actors.pipelines.tiny_omni._vocabulary import WEIGHTS
 from omni_actors.vllm_omni._wire import OmniCoreCodec, OmniOutputs
 
 
@@ -59,3 +60,80 @@ def test_of_a_request_that_is_over_nothing_is_counted_any_more(finished):
         outputs.drop([key])
     assert not outputs._processor.request_states
     assert not outputs._processor._native_text_metrics_by_request
+
+
+class Text(Sink):
+    def __init__(self):
+        super().__init__()
+        self.native, self.short = [], []
+
+    def put(self, output, payload=None):
+        super().put(output)
+        self.native.append(output.outputs[0])
+
+    def put_text(self, text, token_ids):
+        self.short.append((text, token_ids))
+
+
+def told(outputs, key, token, **more):
+    from vllm_omni.engine import OmniEngineCoreOutput
+
+    made = OmniEngineCoreOutput(request_id=key, new_token_ids=[token], **more)
+    outputs.process([made], SimpleNamespace(timestamp=1.0))
+
+
+@pytest.fixture
+def outputs():
+    from transformers import AutoTokenizer
+
+    return OmniOutputs(AutoTokenizer.from_pretrained(WEIGHTS / "thinker"), makes="text", rate=None)
+
+
+def streamed_body(key):
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    body = body_of(key)
+    body.sampling_params = SamplingParams(output_kind=RequestOutputKind.DELTA)
+    return body
+
+
+def test_text_in_the_middle_takes_the_shortcut_and_the_last_output_knows_all_of_it(outputs):
+    from vllm.v1.engine import FinishReason
+
+    sink, key = Text(), "1-0a1b2c-0"
+    outputs.add(streamed_body(key), 0, sink)
+    for token in (4, 5, 6):
+        told(outputs, key, token)
+    told(outputs, key, 7, finish_reason=FinishReason.LENGTH)
+    assert [tokens for _, tokens in sink.short] == [[5], [6]]
+    assert [list(choice.token_ids) for choice in sink.native] == [[4], [7]]
+    last = sink.native[-1]
+    assert list(last.cumulative_token_ids) == [4, 5, 6, 7]
+    texts = [sink.native[0].text, *(text for text, _ in sink.short), last.text]
+    assert "".join(texts) == last.cumulative_text
+    assert last.cumulative_text
+
+
+@pytest.mark.parametrize("how", ["as it is", "packed"])
+def test_what_a_model_makes_beside_its_text_reaches_the_processor(outputs, how):
+    import torch
+    from vllm.v1.engine import FinishReason
+    from vllm.v1.serial_utils import MsgpackEncoder
+    from vllm_omni.engine import OmniEngineCoreOutput, OmniEngineCoreOutputs
+    from vllm_omni.engine.serialization import serialize_additional_information
+
+    sink, key, made = Text(), "1-0a1b2c-0", {"meta": {"left_context_size": 3}, "codes": {"audio": torch.arange(6)}}
+    codec = OmniCoreCodec()
+    body = streamed_body(key)
+    codec.encode_add(body)
+    outputs.add(body, 0, sink)
+    packed = {"pooling_output_payload": serialize_additional_information(made)}
+    more = packed if how == "packed" else {"multimodal_output": {"codes.audio": torch.arange(6)}}
+    for token, reason, extra in ((4, None, {}), (5, None, more), (6, None, {}), (7, FinishReason.LENGTH, {})):
+        one = OmniEngineCoreOutput(request_id="1-0a1b2c", new_token_ids=[token], finish_reason=reason, **extra)
+        step = OmniEngineCoreOutputs(outputs=[one], timestamp=1.0)
+        decoded = codec.decode_outputs([bytes(frame) for frame in MsgpackEncoder().encode(step)])
+        outputs.process(decoded.outputs, decoded)
+    assert sink.short == [], "from the one that brought more on, all outputs are the processor's"
+    assert list(sink.native[-1].cumulative_token_ids) == [4, 5, 6, 7]
+    assert torch.equal(sink.native[-1].multimodal_output["codes"]["audio"], torch.arange(6))

@@ -32,6 +32,7 @@ class Heard:
 def tokenizer():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        import vllm.v1.engine.output_processor  # noqa: F401  # which warns once, of its own imports
         from transformers import AutoTokenizer
 
         return AutoTokenizer.from_pretrained(WEIGHTS / "thinker")
@@ -43,8 +44,8 @@ def processor(tokenizer, *, shortcuts, interval=1):
         from omni_actors.wire.vllm.codec import EngineCoreText
 
     made = EngineCoreText(tokenizer, stream_interval=interval)
-    assert made._shortcuts == (interval == 1), "this vLLM has outputs that we do not know"
-    made._shortcuts = made._shortcuts and shortcuts
+    assert made._shortcut._usable, "this vLLM has outputs that we do not know"
+    made._shortcut._usable = shortcuts
     return made
 
 
@@ -96,7 +97,7 @@ def test_the_same_pieces_either_way(tokenizer, tokens, finish, params, interval,
     assert short.pieces == long.pieces
     assert short_aborts == long_aborts
     assert long.short == 0
-    assert not text._plain
+    assert not text._shortcut._plain
 
 
 def test_the_first_and_the_last_output_meet_the_processor(tokenizer):
@@ -113,7 +114,7 @@ def test_a_request_that_wants_more_takes_the_whole_way(tokenizer, params):
     text = processor(tokenizer, shortcuts=True)
     text.add(body("k", **params), 0, Heard())
 
-    assert not text._plain
+    assert not text._shortcut._plain
 
 
 def test_an_output_that_says_more_takes_the_whole_way(tokenizer):
@@ -122,15 +123,16 @@ def test_an_output_that_says_more_takes_the_whole_way(tokenizer):
     experts = np.zeros((1, 1, 1), dtype=np.int16)
     steps = [
         step("k", [5]),
-        step("k", [6], routed_experts=experts),
+        step("k", [6], version="new"),
         step("k", [7], version="new"),
-        step("k", [8], version="new"),
+        step("k", [8], version="new", routed_experts=experts),
+        step("k", [9], version="new"),
     ]
 
     sink, _, text = said(tokenizer, steps, shortcuts=True)
 
     assert sink.short == 1
-    assert [tokens for _, tokens, _, _ in sink.pieces] == [[5], [6], [7], [8]]
+    assert [tokens for _, tokens, _, _ in sink.pieces] == [[5], [6], [7], [8], [9]]
     state = text._processor.request_states["k"]
     assert len(state.routed_experts_chunks) == 1
     assert [version for version, _ in state.weight_version_starts] == ["default", "new"]
@@ -147,4 +149,4 @@ def test_a_dropped_request_is_forgotten_and_silent(tokenizer):
     text.process(late.outputs, late)
 
     assert len(sink.pieces) == 2
-    assert not text._plain
+    assert not text._shortcut._plain

@@ -18,6 +18,8 @@ from vllm_omni.outputs import OmniRequestOutput
 from vllm_omni.outputs.mm_outputs import MultimodalCompletionOutput, MultimodalPayload
 from vllm_omni.outputs.output_modality import DRAINABLE_MODALITIES
 
+from omni_actors import TextChunk
+
 from ._metrics import Ended, durations, metrics
 from ._painted import Painted
 
@@ -98,16 +100,17 @@ class Results:
     ) -> None:
         self._id, self._ticket, self._stages, self._kinds = request_id, ticket, stages, kinds
         self._sums: dict[str, _Sum] = {}
+        self._latest: dict[str, Any] = {}
         self._paintings: dict[str, Painted] = {}
         self._ended: dict[str, Ended] = {}
         self._made: dict[str, Ended] = {}
 
     def take(self, output: Output) -> OmniRequestOutput | None:
         """The one to be yielded for this output; None if its stage is to speak at its end only."""
-        stage, native = output.stage, getattr(output.payload, "native", None)
+        stage = output.stage
         if Painted.is_of(output):
             return self._painted(output)
-        if not isinstance(native, RequestOutput) or not native.outputs:
+        if (native := self._native(output)) is None:
             return None
         self._count(output, native)
         kind, finished = self._kinds[stage], output.payload.finish_reason is not None
@@ -118,6 +121,24 @@ class Results:
             native = self._sums[stage].made()
         self._id = self._id or output.request_id
         return self._output(stage, native, finished)
+
+    def _native(self, output: Output) -> Any:
+        """vLLM's RequestOutput of a stage's output; None if it has none. Text in the middle comes without one: it is
+        like the one before, but for what is new in it.
+        """
+        stage, chunk = output.stage, output.payload
+        native = getattr(chunk, "native", None)
+        if isinstance(native, RequestOutput) and native.outputs:
+            self._latest[stage] = native
+            return native
+        if native is not None or not isinstance(chunk, TextChunk) or stage not in self._latest:
+            return None
+        made = copy.copy(self._latest[stage])
+        choice = CompletionOutput(output.index, chunk.text, chunk.token_ids, None, chunk.logprobs)
+        choice.cumulative_token_ids = [*made.outputs[0].cumulative_token_ids, *chunk.token_ids]
+        made.outputs = [choice]
+        self._latest[stage] = made
+        return made
 
     def _painted(self, output: Output) -> OmniRequestOutput | None:
         stage, finished = output.stage, output.payload.finish_reason is not None
@@ -168,8 +189,7 @@ class Results:
                 break
         rest = _Sum() if self._kinds.get(stage) is RequestOutputKind.DELTA else self._sums.setdefault(stage, _Sum())
         for output in unread:
-            native = getattr(output.payload, "native", None)
-            if output.stage == stage and isinstance(native, RequestOutput) and native.outputs:
+            if output.stage == stage and (native := self._native(output)) is not None:
                 rest.add(native)
         native = rest.made() if rest.last is not None else _nothing(self._id)
         made = self._output(stage, native, True)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from omni_actors._errors import InvalidRequest, ProtocolError
 
+from .shortcut import Shortcut
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -89,23 +91,11 @@ class EngineCoreCodec:
         return len(prompt)
 
 
-class _Plain:
-    """A request of whose unfinished outputs nothing is wanted but text and tokens: its vLLM state, and its sink."""
-
-    __slots__ = ("detokenizer", "sink", "state", "version")
-
-    def __init__(self, state: Any, sink: Sink) -> None:
-        self.state, self.sink, self.detokenizer = state, sink, state.detokenizer
-        self.version: str | None = None
-
-
 class EngineCoreText:
     """vLLM's OutputProcessor, one per generation (see ``TextProcessor``).
 
-    A *plain* request (DELTA, no stop strings, no log probabilities) meets the processor with its first and its last
-    output. Those in between go to vLLM's detokenizer directly: a RequestOutput would cost as much as all else that we
-    do for a token, and carry nothing more than text and tokens. ``stats`` finds a request's RequestStateStats by its
-    key: its outputs' ``metrics``.
+    Plain requests take its shortcut (see ``Shortcut``). ``stats`` finds a request's RequestStateStats by its key: its
+    outputs' ``metrics``.
     """
 
     def __init__(self, tokenizer: Any, *, stream_interval: int = 1, stats: Callable[[str], Any] | None = None) -> None:
@@ -114,9 +104,8 @@ class EngineCoreText:
 
         self._processor = OutputProcessor(tokenizer, log_stats=False, stream_interval=stream_interval)
         self._versioned = "weight_version" in inspect.signature(self._processor.process_outputs).parameters
-        self._shortcuts = stream_interval == 1 and _KNOWN_OUTPUT.issuperset(EngineCoreOutput.__struct_fields__)
-        self._sampling_masks = "new_sampling_mask" in EngineCoreOutput.__struct_fields__
-        self._plain: dict[str, _Plain] = {}
+        self._shortcut = Shortcut(self._processor.request_states, EngineCoreOutput.__struct_fields__)
+        self._at_once = stream_interval == 1
         self._stats = stats
 
     def add(self, body: Any, index: int, sink: Sink, prompt: str | None = None) -> None:
@@ -128,16 +117,15 @@ class EngineCoreText:
             return  # a piece of input; the last one may have ended it
         if self._stats is not None:  # its outputs' ``metrics``
             states[key].stats = self._stats(key)
-        if self._shortcuts and _is_plain(body):
-            self._plain[key] = _Plain(states[key], sink)
+        if self._at_once:
+            self._shortcut.add(body, sink)
 
     def process(self, outputs: list[Any], step: StepOutputs) -> list[str]:
         """Detokenize, look for stop strings, put into the sinks."""
         version = getattr(step, "weight_version", None)
         extra = {"weight_version": version} if self._versioned else {}
         try:
-            rest = self._shortcut(outputs, version) if self._plain else outputs
-            if not rest:
+            if not (rest := self._shortcut.take(outputs, version)):
                 return []
             done = self._processor.process_outputs(rest, step.timestamp, None, **extra)
         except Exception as error:
@@ -146,59 +134,14 @@ class EngineCoreText:
         aborts: list[str] = done.reqs_to_abort
         return aborts
 
-    def _shortcut(self, outputs: list[Any], version: str | None) -> list[Any]:
-        """Put what is plain; the outputs that need the whole processor."""
-        plain, masks, rest = self._plain, self._sampling_masks, []
-        for output in outputs:
-            request = plain.get(output.request_id)
-            if request is None:
-                rest.append(output)
-            elif output.finish_reason is not None:
-                del plain[output.request_id]
-                rest.append(output)
-            elif version != request.version or request.state.is_prefilling:
-                request.version = version  # the processor notes where a version of the weights begins
-                rest.append(output)
-            elif output.routed_experts is not None or (masks and output.new_sampling_mask is not None):
-                rest.append(output)  # what an engine adds by its own settings, whatever the request asked for
-            else:
-                tokens, detokenizer = output.new_token_ids, request.detokenizer
-                detokenizer.update(tokens, False)
-                request.sink.put_text(detokenizer.get_next_output_text(False, True), tokens)
-        return rest
-
     def drop(self, keys: Iterable[str]) -> None:
         """Silence the requests before vLLM forgets them: it would put one last, aborted output otherwise."""
         states = self._processor.request_states
         known = [key for key in keys if key in states]
         for key in known:
             states[key].queue = None
-            self._plain.pop(key, None)
+            self._shortcut.drop(key)
         self._processor.abort_requests(known, True)
-
-
-_KNOWN_OUTPUT = frozenset((
-    "request_id", "new_token_ids", "new_logprobs", "new_prompt_logprobs_tensors", "pooling_output", "finish_reason",
-    "stop_reason", "events", "kv_transfer_params", "ec_transfer_params", "trace_headers", "prefill_stats",
-    "num_cached_tokens", "routed_experts", "num_nans_in_logits", "mm_cache_miss_hashes", "new_sampling_mask",
-    "spec_decode_metrics", "prompt_token_id_logprobs", "error",
-))  # fmt: skip
-"""The fields of an output whose meaning we know. An engine that says more is left to vLLM's processor altogether."""
-
-
-def _is_plain(body: Any) -> bool:
-    """Whether its outputs carry text and tokens alone, and only the engine decides when it ends."""
-    params = body.sampling_params
-    return (
-        params is not None
-        and params.output_kind.name == "DELTA"
-        and params.detokenize
-        and not params.stop
-        and params.num_logprobs is None
-        and params.prompt_logprobs is None
-        and getattr(params, "prompt_logprob_token_ids", None) is None
-        and not getattr(body, "resumable", False)
-    )
 
 
 def rejection(output: Any) -> str:
