@@ -46,8 +46,12 @@ class OmniFrontend:
         self._stage = spec.name
         options, self._id = arguments(spec)
         with environ_kept(), config_errors(spec, "vLLM-Omni"):
+            from vllm_omni.engine import async_engine_utils, orchestrator
             from vllm_omni.engine.stage_init_utils import build_stage0_input_processor
 
+            # Kept, for each request would look them up among the modules again.
+            self._utils: Any = async_engine_utils
+            self._from_tokens: Any = orchestrator.build_engine_core_request_from_tokens
             plan = stage_plan(spec.model, options, self._id)
             self._finals = _finals(resolve(spec.model, options))
             self.metadata, self.vllm_config = plan.metadata, plan.vllm_config
@@ -105,8 +109,7 @@ class OmniFrontend:
     def _from_user(
         self, key: str, called: str, given: HandedOver, sampling: Any, priority: int, options: dict[str, Any]
     ) -> Any:
-        from vllm_omni.engine import async_engine_utils as theirs
-
+        theirs = self._utils
         for name in sorted(options.keys() - _ROOT_OPTIONS):
             raise self._invalid(f"unknown option {name!r}; it takes {', '.join(sorted(_ROOT_OPTIONS))}")
         prompt = given.prompt
@@ -133,14 +136,12 @@ class OmniFrontend:
         return theirs.apply_omni_final_stage_metadata(request, self._final_stage(given.modalities))
 
     def _from_upstream(self, key: str, given: HandedOver, sampling: Any) -> Any:
-        from vllm_omni.engine.orchestrator import build_engine_core_request_from_tokens
-
         inputs = self._inputs(given)
         if len(inputs) != 1:
             name = function_name(self.metadata.custom_process_input_func)
             words = f"{name} of stage {self._stage} made {len(inputs)} inputs of one output"
             raise TransformFailed(words, function=name, stage=self._stage)
-        return build_engine_core_request_from_tokens(
+        return self._from_tokens(
             request_id=key,
             prompt=inputs[0],
             params=sampling,
@@ -151,8 +152,6 @@ class OmniFrontend:
     def _placeholder(self, key: str, given: HandedOver, sampling: Any) -> Any:
         """A prompt of as many zeros as the model's engine will need places for; what it means comes in chunks."""
         from vllm_omni.distributed.omni_connectors.adapter import compute_talker_prompt_ids_length
-        from vllm_omni.engine.async_engine_utils import inject_global_id
-        from vllm_omni.engine.orchestrator import build_engine_core_request_from_tokens
 
         model = self.vllm_config.model_config
         ids = list(given.sources[0].prompt_token_ids)
@@ -168,9 +167,9 @@ class OmniFrontend:
             if isinstance(given.prompt, dict)
             else {}
         )
-        inject_global_id(prompt, name_of(key))
+        self._utils.inject_global_id(prompt, name_of(key))
         prompt |= {"prompt_token_ids": [0] * max(1, length), "multi_modal_data": None, "mm_processor_kwargs": None}
-        return build_engine_core_request_from_tokens(
+        return self._from_tokens(
             request_id=key, prompt=prompt, params=sampling, arrival_time=time.time(), model_config=model
         )
 

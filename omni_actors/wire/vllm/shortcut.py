@@ -7,6 +7,7 @@ with its first and its last output; those in between go to its vLLM detokenizer 
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,8 +41,9 @@ class _Plain:
 class Shortcut:
     """The plain requests of one processor, whose ``states`` are vLLM's RequestStates by key.
 
-    ``fields``: of its engine's outputs. ``special``: those that only the processor understands. A request whose output
-    has one is not plain any more, for it may have changed its state. ``known``: more that need no attention.
+    ``fields``: of its engine's outputs. ``special``: at least two of them, which only the processor understands. A
+    request whose output has one is not plain any more, for it may have changed its state. ``known``: more that need no
+    attention.
     """
 
     def __init__(
@@ -54,7 +56,7 @@ class Shortcut:
     ) -> None:
         fields = frozenset(fields)
         self._states = states
-        self._special = tuple(fields & frozenset(special))
+        self._special = attrgetter(*sorted(fields & frozenset(special)))
         self._usable = fields <= _KNOWN.union(special, known)
         self._plain: dict[str, _Plain] = {}
 
@@ -76,7 +78,7 @@ class Shortcut:
             request = plain.get(output.request_id)
             if request is None:
                 rest.append(output)
-            elif output.finish_reason is not None or any([getattr(output, name) is not None for name in special]):
+            elif output.finish_reason is not None or _has_any(special(output)):
                 del plain[output.request_id]
                 rest.append(output)
             elif version != request.version or request.state.is_prefilling:
@@ -87,6 +89,14 @@ class Shortcut:
                 detokenizer.update(tokens, False)
                 request.sink.put_text(detokenizer.get_next_output_text(False, True), tokens)
         return rest
+
+
+def _has_any(values: tuple[Any, ...]) -> bool:
+    """Whether one of them is there. Arrays are among them, so ``in`` is no way to ask."""
+    for value in values:  # noqa: SIM110  # a generator would cost three times as much, for each token
+        if value is not None:
+            return True
+    return False
 
 
 def _is_plain(body: Any) -> bool:
