@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["Problem", "find_problems", "is_local", "validate"]
 
 _STAGE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,31}\Z")
+_RANGES = {"nice": (0, 19)}
+"""Of whole numbers; all others are 1 or more."""
 _MAY_BE_ZERO = frozenset({"drain_s", "abort_s", "stop_s", "placement_s", "backoff_first_s", "backoff_max_s"})
 """Durations for which 0 means something: at once, no waiting. The others would make every start or call fail."""
 
@@ -87,8 +89,11 @@ def _numbers(record: Any, path: Path, stage: str | None) -> Iterator[Problem]:
         elif isinstance(value, bool):
             continue
         elif isinstance(value, int) and not field.name.endswith("_s"):
-            if value < 1:
-                yield Problem(here, f"{field.name} must be at least 1, not {value}", stage=stage)
+            least, most = _RANGES.get(field.name, (1, math.inf))
+            if value < least:
+                yield Problem(here, f"{field.name} must be at least {least}, not {value}", stage=stage)
+            elif value > most:
+                yield Problem(here, f"{field.name} must be at most {most}, not {value}", stage=stage)
         elif isinstance(value, int | float):
             if not math.isfinite(value) or value < 0:
                 yield Problem(here, f"{field.name} must be a number of seconds, 0 or more, not {value}", stage=stage)

@@ -72,6 +72,8 @@ class StageSpec:
     ``devices`` (``"0,1"``) are shared out among the replicas if there are enough, else all have the same (see
     ``devices_of``).
     ``params`` are the default sampling parameters; ``fixed_params`` cannot be overridden by a caller.
+    ``nice``, 0 to 19: how readily its processes leave the CPU to others (the operating system's word). Where stages
+    share few cores, those that a request meets last should give way: they wait for the first ones anyway.
     """
 
     name: str
@@ -82,6 +84,7 @@ class StageSpec:
     env: Mapping[str, str] = attrs.field(factory=dict, converter=_frozen_map)
     python: str | None = None
     replicas: int = 1
+    nice: int = 0
     inputs: tuple[InputSpec, ...] = attrs.field(default=(), converter=_inputs)
     transform: str | None = None
     companions: str | None = None

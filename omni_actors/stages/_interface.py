@@ -133,7 +133,10 @@ class StageClient(Protocol):
 
 @attrs.frozen(kw_only=True)
 class Launch:
-    """What it takes to start one child: data only. ``payload`` goes to its stdin, length-prefixed (u64, little)."""
+    """What it takes to start one child: data only. ``payload`` goes to its stdin, length-prefixed (u64, little).
+
+    ``nice``: what is added to the niceness that we have ourselves.
+    """
 
     stage: str
     replica: int
@@ -141,6 +144,7 @@ class Launch:
     argv: Sequence[str]
     env: Mapping[str, str]
     payload: bytes
+    nice: int = 0
 
     @property
     def name(self) -> str:

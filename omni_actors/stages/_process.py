@@ -140,9 +140,13 @@ class ProcessLauncher:
         environment = {**os.environ, **ours, **launch.env, COOKIE: cookie}
         try:
             # Never a new session: sched_autogroup would starve this process of CPU time.
-            return await open_process(list(launch.argv), env=environment, process_group=0)
+            child = await open_process(list(launch.argv), env=environment, process_group=0)
         except (OSError, ValueError) as error:
             raise StartupFailed(f"{launch.name}: cannot start {launch.argv[0]}: {error}", **_where(launch)) from error
+        if launch.nice:
+            # Before it has read its payload: it has one thread, and all that follow inherit this.
+            os.setpriority(os.PRIO_PROCESS, child.pid, os.getpriority(os.PRIO_PROCESS, 0) + launch.nice)
+        return child
 
     async def forget(self, process: EngineProcess, survivors: Sequence[int]) -> None:
         """A process is destroyed. One that cannot be killed stays with the reaper."""

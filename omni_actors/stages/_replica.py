@@ -171,7 +171,7 @@ class Generation:
         deadline = trio.current_time() + start_s
         mine = attrs.evolve(self._spec, devices=self._spec.devices_of(self.replica))
         launch = self._context.kind.launch(mine, self.client.addresses, replica=self.replica, generation=self.number)
-        self.process = await self._context.launcher.spawn(launch)
+        self.process = await self._context.launcher.spawn(attrs.evolve(launch, nice=mine.nice))
         async with trio.open_nursery() as nursery:
             self._scope = nursery.cancel_scope
             nursery.start_soon(self._watch_exit)

@@ -359,6 +359,8 @@ def test_a_missing_file_and_an_unknown_name_suggest_the_nearest(deploy, tmp_path
     "thinker.engine_arg.max_model_len=2": "unknown key 'engine_arg'; did you mean 'engine_args'?",
     "thinker.max_model_len=2": "unknown key 'max_model_len'; belongs under engine_args",
     "drian_s=3": "unknown stage or key 'drian_s'; did you mean 'drain_s'?",
+    "thinker.nice=20": "nice must be at most 19, not 20",
+    "thinker.nice=-1": "nice must be at least 0, not -1",
     "limits.max_requests=-1": "max_requests must be at least 1, not -1",
     "thinker.model.name=x": "cannot set 'name' here",
     "talker.inputs[1].mode=whole": "cannot set item [1]: the list has 1 items",

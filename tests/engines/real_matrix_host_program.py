@@ -10,14 +10,14 @@ import trio
 
 from omni_actors import open_omni
 from omni_actors.config import PipelineSpec, resolve
+from omni_actors.testing.chaos import with_worker
 
 LONG = {"ignore_eos": True, "max_tokens": 180}
 
 
 def spec(method: str) -> PipelineSpec:
     (thinker, *_) = resolve("tiny-omni", ()).spec.stages
-    env = {**thinker.env, "VLLM_WORKER_MULTIPROC_METHOD": method}
-    return PipelineSpec(name="matrix", stages=[attrs.evolve(thinker, output="text", env=env)])
+    return PipelineSpec(name="matrix", stages=[with_worker(attrs.evolve(thinker, output="text"), method)])
 
 
 async def main(load: str, method: str) -> None:

@@ -25,7 +25,7 @@ import trio
 
 from omni_actors import EngineRejected, Kind, OmniRuntime, RequestFailed, StageFailed, open_omni
 from omni_actors.config import PipelineSpec, resolve
-from omni_actors.testing.chaos import private_base, workers
+from omni_actors.testing.chaos import private_base, with_worker, workers
 from omni_actors.testing.os_state import Watch, descendants, shared_memory
 
 pytestmark = [pytest.mark.engine, pytest.mark.process, pytest.mark.filterwarnings("ignore")]
@@ -42,7 +42,9 @@ LOADS = [
 CASES = [(load, member, signum) for load, signum in LOADS for member in ("worker", "engine")]
 HOSTS = LOADS
 METHODS = {"loaded": "spawn", "idle": "fork"}
-"""How vLLM's workers come about: as in anybody's stage, and as in tiny-omni."""
+"""How vLLM's workers come about: as in anybody's stage, and as its CPU platform would not have it."""
+PF_FORKNOEXEC = 0x40
+"""Of the kernel's flags of a process: it was forked, and has run no other program since."""
 GONE_S = 5.0
 START_S = 400.0
 LONG = {"ignore_eos": True, "max_tokens": 180}
@@ -67,9 +69,13 @@ class Seen:
 def spec(load: str, replicas: int) -> PipelineSpec:
     (thinker, *_) = resolve("tiny-omni", ()).spec.stages
     limits = attrs.evolve(thinker.deadlines, backoff_first_s=1000.0, backoff_max_s=1000.0)
-    env = {**thinker.env, "VLLM_WORKER_MULTIPROC_METHOD": METHODS[load]}
-    stage = attrs.evolve(thinker, output="text", replicas=replicas, deadlines=limits, env=env)
+    stage = with_worker(attrs.evolve(thinker, output="text", replicas=replicas, deadlines=limits), METHODS[load])
     return PipelineSpec(name="matrix", stages=[stage])
+
+
+def forked(pid: int) -> bool:
+    _, _, rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
+    return bool(int(rest.split()[6]) & PF_FORKNOEXEC)
 
 
 def still_there(names) -> tuple[str, ...]:
@@ -81,6 +87,7 @@ async def hit(omni: OmniRuntime, case: Case, replica: int) -> Seen:
     pid = omni.pids()[f"thinker/{replica}"]
     family = [pid, *descendants(pid)]
     names = shared_memory(family)
+    assert [forked(worker) for worker in workers(pid)] == [METHODS[load] == "fork"]
     watch = Watch(family)
     try:
         mine, others = None, []

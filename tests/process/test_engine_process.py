@@ -11,6 +11,7 @@ import sys
 import threading
 from contextlib import asynccontextmanager
 
+import attrs
 import pytest
 import trio
 
@@ -60,6 +61,16 @@ async def up(process, caplog) -> None:
 @pytest.fixture(autouse=True)
 def engine_log(caplog):
     caplog.set_level(logging.INFO, logger="omni_actors.engine")
+
+
+@pytest.mark.parametrize("nice", [0, 7])
+async def test_a_child_is_as_nice_as_its_launch_says(caplog, nice):
+    program = "import os; print('nice', os.getpriority(os.PRIO_PROCESS, 0), flush=True); print('up', flush=True)"
+    async with launcher_of() as launcher:
+        process = await launcher.spawn(attrs.evolve(child("input();" + program, payload=b"x\n"), nice=nice))
+        await process.wait()
+        await up(process, caplog)
+    assert f"nice {os.getpriority(os.PRIO_PROCESS, 0) + nice}" in caplog.messages
 
 
 async def test_the_payload_arrives_and_stdin_stays_open():

@@ -11,6 +11,7 @@ The thinker (a 0.5 M parameter Qwen3) answers letter by letter; each finished se
 words and comes back as pieces of up to five sounds; the vocoder makes them audible. The painter gets it too, and paints
 the number that it ends with, in handwritten digits. A sentence is about 24 tokens to think but 8 to say: the alphabets
 are chosen so, and the first one is heard while the next is being thought.
+On few cores the later stages give way to the earlier ones (``nice``), the speaker most: it has the least to do.
 The functions here are pure and take microseconds. This module imports no engine's library: it is loaded by the host.
 """
 
@@ -40,6 +41,7 @@ _SMALL_ENGINE: Mapping[str, Any] = {
     "dtype": "float32",
     "max_num_seqs": 64,
     "enforce_eager": True,
+    "distributed_executor_backend": "uni",
     "kv_cache_memory_bytes": 64 << 20,
     "gpu_memory_utilization": 0.2,  # both fit on one device; on a CPU the line above is what counts
 }
@@ -48,7 +50,7 @@ _SMALL_ENV: Mapping[str, str] = {
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",  # or the first request for logprobs makes everybody wait for a compiler
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_WORKER_MULTIPROC_METHOD": "fork",  # one thread, bound to nothing: a worker need not import all of vLLM again
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # with "uni" above: the model runs in the engine's own process
 }
 
 
@@ -98,6 +100,7 @@ def _talker() -> StageSpec:
         model=str(WEIGHTS / "talker"),
         engine_args={**_SMALL_ENGINE, "max_model_len": _TALKER_CONTEXT, "skip_tokenizer_init": True},
         env=_SMALL_ENV,
+        nice=10,
         inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
         transform=f"{_HERE}:speak",
         params={"temperature": 0.0, "max_tokens": 32},
@@ -112,6 +115,7 @@ def _vocoder() -> StageSpec:
         model=f"{_HERE}.vocoder:Vocoder",
         engine_args={"voice": "heart", "seed": 0, "max_batch": 8},
         env={"OMP_NUM_THREADS": "1"},
+        nice=10,
         inputs=(InputSpec(stage="talker"),),
         transform=f"{_HERE}:voice",
         output="audio",
@@ -125,6 +129,7 @@ def _painter() -> StageSpec:
         model=str(WEIGHTS / "painter"),
         engine_args={"pipeline_class": f"{_HERE}.painter:DigitPainter", "dtype": "float32", "max_batch": 8},
         env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+        nice=5,
         inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
         transform=f"{_HERE}:paint",
         output="image",

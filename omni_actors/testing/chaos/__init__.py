@@ -9,9 +9,9 @@ from __future__ import annotations
 from ._left import Belongings, left_behind
 from ._run import Chaos, Outcome, private_base
 from ._schedule import FAULTS, MIN_FAULTS, OPEN_AT, faults_done, schedule
-from ._world import ProcessWorld, workers
+from ._world import ProcessWorld, with_worker, workers
 
 __all__ = [
     "FAULTS", "MIN_FAULTS", "OPEN_AT", "Belongings", "Chaos", "Outcome", "ProcessWorld", "faults_done", "left_behind",
-    "private_base", "schedule", "workers",
+    "private_base", "schedule", "with_worker", "workers",
 ]  # fmt: skip

@@ -26,6 +26,7 @@ from omni_actors.testing.sim._scenario import (
 )
 
 from ._schedule import OPEN_AT
+from ._world import with_worker
 
 if TYPE_CHECKING:
     from omni_actors.config import PipelineSpec
@@ -43,9 +44,10 @@ _LIMITS = {
 
 
 def real_pipeline() -> PipelineSpec:
-    """tiny-omni with short deadlines."""
+    """tiny-omni with short deadlines, and with the workers that are to be killed."""
     spec = resolve("tiny-omni", ()).spec
-    stages = [attrs.evolve(stage, deadlines=attrs.evolve(stage.deadlines, **_LIMITS)) for stage in spec.stages]
+    stages = [with_worker(stage) if stage.name in WORKERS else stage for stage in spec.stages]
+    stages = [attrs.evolve(stage, deadlines=attrs.evolve(stage.deadlines, **_LIMITS)) for stage in stages]
     return attrs.evolve(spec, stages=stages, drain_s=4.0, abort_s=3.0)
 
 

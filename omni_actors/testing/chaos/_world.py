@@ -23,18 +23,28 @@ from omni_actors.testing.sim._wiretap import TappedTransport
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from omni_actors.config import PipelineSpec
+    from omni_actors.config import PipelineSpec, StageSpec
     from omni_actors.runtime import World
     from omni_actors.stages import Launch
     from omni_actors.testing.sim._driver import Driver
     from omni_actors.testing.sim._history import History
 
-__all__ = ["ProcessWorld", "workers"]
+__all__ = ["ProcessWorld", "with_worker", "workers"]
 
 
 def workers(pid: int) -> list[int]:
     """The processes below an engine, but for multiprocessing's resource trackers, which clean up after the others."""
     return [child for child in children(pid) if b"resource_tracker" not in _command(child)]
+
+
+def with_worker(stage: StageSpec, method: str = "fork") -> StageSpec:
+    """A vLLM stage whose engine has its model in a process below it, which tiny-omni's go without.
+
+    ``method``: how that comes about, ``fork`` or ``spawn``.
+    """
+    env = {**stage.env, "VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_WORKER_MULTIPROC_METHOD": method}
+    engine_args = {**stage.engine_args, "distributed_executor_backend": "mp"}
+    return attrs.evolve(stage, env=env, engine_args=engine_args)
 
 
 def _command(pid: int) -> bytes:
