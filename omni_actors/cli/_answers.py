@@ -53,8 +53,8 @@ class Sentence:
 
 @attrs.frozen
 class Picture:
-    """A picture of one part, by ``stage``. ``image``: a tensor of uint8, shape (height, width, 3); ``meta``: how it was
-    made.
+    """A picture of one part, by ``stage``, or a film. ``image``: a tensor of uint8, shape (height, width, 3), of a film
+    (frames, height, width, 3); ``meta``: how it was made.
     """
 
     part: int
@@ -67,11 +67,14 @@ class Picture:
 
 @attrs.define
 class Answer:
-    """Everything one request said so far. ``texts`` by choice, ``sentences`` and ``pictures`` by (choice, part)."""
+    """Everything one request said so far. ``texts`` by choice; ``sentences``, ``pictures`` and ``films`` by choice and
+    part.
+    """
 
     texts: dict[int, str] = attrs.field(factory=dict)
     sentences: dict[tuple[int, int], Sentence] = attrs.field(factory=dict)
     pictures: dict[tuple[int, int], Picture] = attrs.field(factory=dict)
+    films: dict[tuple[int, int], Picture] = attrs.field(factory=dict)
     other: dict[str, int] = attrs.field(factory=dict)
     finish_reason: str | None = None
     first_text_s: float | None = None
@@ -108,6 +111,8 @@ class Answer:
             return self._take_audio(output, at_s)
         elif output.image is not None:
             return self._take_image(output, at_s)
+        elif output.video is not None:
+            self.films[output.index, output.part] = _picture(output, output.video, at_s)
         elif not isinstance(output.payload, StepChunk):
             self.other[output.modality] = self.other.get(output.modality, 0) + 1
         return None
@@ -131,10 +136,13 @@ class Answer:
         return sentence if sentence.done else None
 
     def _take_image(self, output: Output, at_s: float) -> Picture:
-        assert isinstance(output.payload, TensorChunk)
-        picture = Picture(output.part, output.index, at_s, output.image, output.payload.meta, output.stage)
-        self.pictures[output.index, output.part] = picture
+        picture = self.pictures[output.index, output.part] = _picture(output, output.image, at_s)
         return picture
+
+
+def _picture(output: Output, image: Any, at_s: float) -> Picture:
+    assert isinstance(output.payload, TensorChunk)
+    return Picture(output.part, output.index, at_s, image, output.payload.meta, output.stage)
 
 
 def stats_of(terminal: Terminal) -> RequestStats:

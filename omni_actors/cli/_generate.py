@@ -248,6 +248,9 @@ def _print_result(result: Result, job: Job, output: Console, *, streamed: bool) 
         say(f"{result.answer.audio_s:.2f} s of audio{_where(result.kept.sounds)}")
     if result.answer.pictures:
         _print_pictures(result, output, show=job.show)
+    if result.answer.films:
+        frames = ", ".join(str(film.image.shape[0]) for _, film in sorted(result.answer.films.items()))
+        say(f"film of {frames} frames{_where(result.kept.films)}")
     if result.error is not None:
         output.print("\n".join(block(result.error)), markup=False, highlight=False, soft_wrap=True)
     elif result.terminal is not None and result.terminal.kind is not Kind.FINISHED:
@@ -302,6 +305,8 @@ def _result(result: Result) -> dict[str, Any]:
         "audio": audio,
         "pictures": [dict(picture.meta) for _, picture in sorted(answer.pictures.items())],
         "picture_files": list(result.kept.pictures),
+        "films": [dict(film.meta) for _, film in sorted(answer.films.items())],
+        "film_files": list(result.kept.films),
         "error": None if result.error is None else describe(result.error),
         "first_text_s": answer.first_text_s,
         "first_audio_s": answer.first_audio_s,

@@ -1,4 +1,6 @@
-"""Where ``generate`` writes what is no text: sounds as WAV, pictures as PNG, each complete or absent (``_files``).
+"""Where ``generate`` writes what is no text: sounds as WAV, pictures as PNG, films as animated PNG.
+
+Each is complete or absent (``_files``).
 
 ``Out`` is where, checked before anything is started; ``keep`` writes one answer. No state.
 """
@@ -14,7 +16,7 @@ import trio
 
 from omni_actors._errors import UsageError
 from omni_actors._files import ready_folder
-from omni_actors.cli._pictures import write_png
+from omni_actors.cli._pictures import write_film, write_png
 from omni_actors.config._validate import is_local
 from omni_actors.pipelines._sound import write_wav
 
@@ -26,17 +28,19 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "Out", "keep", "shown_model"]
 
-_SUFFIXES = {".png": "image", ".wav": "audio"}
+_SUFFIXES = {".png": "image", ".apng": "video", ".wav": "audio"}
+_FPS = 8
 _OTHERS = frozenset((".avif", ".bmp", ".flac", ".gif", ".jpeg", ".jpg", ".mp3", ".mp4", ".ogg", ".tiff", ".webp"))
 """Names of files that somebody could mean as such."""
 
 
 @attrs.frozen
 class Kept:
-    """The files of one answer, in the order of its sounds and of its pictures."""
+    """The files of one answer, in the order of its sounds, of its pictures and of its films."""
 
     sounds: tuple[str, ...] = ()
     pictures: tuple[str, ...] = ()
+    films: tuple[str, ...] = ()
 
 
 @attrs.frozen
@@ -48,7 +52,7 @@ class Out:
 
     @classmethod
     def ready(cls, path: Path, prompts: int, made: Collection[str]) -> Out:
-        """``path`` as it is meant: a file if its name ends in .png or .wav, else a folder, which is made.
+        """``path`` as it is meant: a file if its name ends in .png, .apng or .wav, else a folder, which is made.
 
         ``made``: the modalities that are asked for. Raises UsageError: not writable, full, a folder that is not there
         to put the file into, a file for several prompts or for what nobody makes.
@@ -58,7 +62,7 @@ class Out:
             ready_folder(path)
             return cls(path)
         if suffix not in _SUFFIXES:
-            raise UsageError(f"--out {path}: pictures are written as .png, sound as .wav")
+            raise UsageError(f"--out {path}: pictures are written as .png, films as .apng, sound as .wav")
         if _SUFFIXES[suffix] not in made:
             raise UsageError(f"--out {path}: what is asked for is {', '.join(made)}, not {_SUFFIXES[suffix]}")
         if prompts > 1:
@@ -83,7 +87,7 @@ async def keep(out: Out, prompt: int, answer: Answer, spec: PipelineSpec, info: 
 
     A cancellation comes after the file that is being written.
     """
-    sounds, pictures = [], []
+    sounds, pictures, films = [], [], []
     for nth, index in enumerate(sorted({sentence.index for sentence in answer.sentences.values()})):
         if (file := out.place(prompt, nth, ".wav")) is not None:
             await trio.to_thread.run_sync(_write_sound, file, answer.spoken(index))
@@ -93,7 +97,12 @@ async def keep(out: Out, prompt: int, answer: Answer, spec: PipelineSpec, info: 
             said = {**_made_by(picture.meta, spec.stage(picture.stage).model), **info}
             await trio.to_thread.run_sync(write_png, file, picture.image, said)
             pictures.append(str(file))
-    return Kept(tuple(sounds), tuple(pictures))
+    for nth, (_, film) in enumerate(sorted(answer.films.items())):
+        if (file := out.place(prompt, nth, ".apng")) is not None:
+            said = {**_made_by(film.meta, spec.stage(film.stage).model), **info}
+            await trio.to_thread.run_sync(write_film, file, film.image, film.meta.get("fps", _FPS), said)
+            films.append(str(file))
+    return Kept(tuple(sounds), tuple(pictures), tuple(films))
 
 
 def _write_sound(file: Path, spoken: list[Sentence]) -> None:

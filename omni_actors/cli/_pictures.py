@@ -1,7 +1,7 @@
-"""Pictures as PNG files that are complete or absent, and as characters on a terminal. No state.
+"""Pictures as PNG files that are complete or absent, films as animated ones, and as characters on a terminal. No state.
 
-A picture is uint8 of shape (height, width, 3), RGB: the tensor of an ``Output.image``, or an ndarray. Pillow is
-imported where it is used: it is no dependency of the command line's own.
+A picture is uint8 of shape (height, width, 3), RGB: the tensor of an ``Output.image``, or an ndarray. A film has its
+frames as the first dimension. Pillow is imported where it is used: it is no dependency of the command line's own.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from PIL.Image import Image
+    from PIL.PngImagePlugin import PngInfo
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.measure import Measurement
 
-__all__ = ["read_info", "show", "write_png"]
+__all__ = ["read_info", "show", "write_film", "write_png"]
 
 _SHADES = " ░▒▓█"
 
@@ -32,15 +33,37 @@ def write_png(file: Path, image: Any, info: Mapping[str, str]) -> None:
     prompt is in the file only if the caller put it there. Keys are Latin-1, at most 79 characters.
     Raises UsageError naming the folder: disk full, no access; and for what is no picture.
     """
+    picture = _picture(image)
+    with usage_errors(file), complete_file(file) as stream:
+        picture.save(stream, format="png", pnginfo=_chunks(info))
+
+
+def write_film(file: Path, frames: Any, fps: float, info: Mapping[str, str]) -> None:
+    """Write a film as an animated PNG (APNG): every browser plays it, and nothing of it is lost. Else as ``write_png``.
+
+    ``fps``: frames per second, more than 0.
+    """
+    shape = tuple(frames.shape)
+    if str(frames.dtype) != "uint8" or len(shape) != 4 or 0 in shape:
+        raise UsageError(f"a film is uint8 of shape (frames, height, width, 3), not {frames.dtype} of {shape}")
+    first, *rest = [_picture(frame) for frame in _array(frames)]
+    more = {"save_all": True, "append_images": rest, "duration": 1000 / fps, "loop": 0}
+    with usage_errors(file), complete_file(file) as stream:
+        first.save(stream, format="png", pnginfo=_chunks(info), **more)
+
+
+def _array(frames: Any) -> Any:
+    return frames.numpy() if hasattr(frames, "numpy") else frames
+
+
+def _chunks(info: Mapping[str, str]) -> PngInfo:
     from PIL.PngImagePlugin import PngInfo
 
     chunks = PngInfo()
     for key, value in {"software": f"omni-actors {version('omni-actors')}", **info}.items():
         # What came from a command line may hold halves of surrogate pairs, which no encoding takes.
         chunks.add_text(key, value.encode(errors="replace").decode())
-    picture = _picture(image)
-    with usage_errors(file), complete_file(file) as stream:
-        picture.save(stream, format="png", pnginfo=chunks)
+    return chunks
 
 
 def read_info(file: Path) -> dict[str, str]:

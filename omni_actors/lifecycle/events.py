@@ -166,6 +166,11 @@ class Output(msgspec.Struct, frozen=True, gc=False):
         return self.payload.tensors.get("image") if isinstance(self.payload, TensorChunk) else None
 
     @property
+    def video(self) -> Any:
+        """A film, a tensor of uint8, shape (frames, height, width, 3); None for other modalities."""
+        return self.payload.tensors.get("video") if isinstance(self.payload, TensorChunk) else None
+
+    @property
     def sample_rate(self) -> int:
         """Samples per second of ``audio``; 0 for other modalities."""
         return int(self.payload.meta.get("sample_rate", 0)) if isinstance(self.payload, TensorChunk) else 0
