@@ -7,6 +7,7 @@ Each is complete or absent (``_files``).
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,9 +101,15 @@ async def keep(out: Out, prompt: int, answer: Answer, spec: PipelineSpec, info: 
     for nth, (_, film) in enumerate(sorted(answer.films.items())):
         if (file := out.place(prompt, nth, ".apng")) is not None:
             said = {**_made_by(film.meta, spec.stage(film.stage).model), **info}
-            await trio.to_thread.run_sync(write_film, file, film.image, film.meta.get("fps", _FPS), said)
+            await trio.to_thread.run_sync(write_film, file, film.image, _fps(film.meta), said)
             films.append(str(file))
     return Kept(tuple(sounds), tuple(pictures), tuple(films))
+
+
+def _fps(meta: Mapping[str, Any]) -> float:
+    """Frames per second as the model's class says; what is no number of them says nothing."""
+    told = meta.get("fps")
+    return told if isinstance(told, int | float) and 0 < told < math.inf else _FPS
 
 
 def _write_sound(file: Path, spoken: list[Sentence]) -> None:

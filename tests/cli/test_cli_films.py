@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from omni_actors._errors import UsageError
 from omni_actors.cli._app import app
-from omni_actors.cli._out import Out
+from omni_actors.cli._out import _FPS, Out, _fps
 from omni_actors.cli._pictures import read_info, write_film
 
 CLASS = """
@@ -62,6 +62,18 @@ def test_a_film_is_kept(pipeline, tmp_path, as_json):
     assert {duration for _, duration in made} == {250.0}
     info = read_info(file)
     assert (info["seed"], info["steps"]) == ("3", "2")
+
+
+@pytest.mark.parametrize("told", [0, -1, "8", None, float("nan"), float("inf")])
+def test_a_class_that_tells_no_speed_gets_the_usual_one(told):
+    assert _fps({"fps": told}) == _fps({}) == _FPS
+    assert _fps({"fps": 24}) == 24
+
+
+def test_a_film_of_one_frame_is_a_picture(tmp_path):
+    write_film(tmp_path / "a.apng", np.full((1, 2, 3, 3), 7, dtype=np.uint8), 8, {})
+    with Image.open(tmp_path / "a.apng") as read:
+        assert np.array_equal(np.asarray(read.convert("RGB")), np.full((2, 3, 3), 7))
 
 
 @pytest.mark.parametrize("shape", [(4, 4, 3), (2, 4, 4, 4), (0, 4, 4, 3)])

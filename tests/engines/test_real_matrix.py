@@ -111,16 +111,20 @@ async def hit(omni: OmniRuntime, case: Case, replica: int) -> Seen:
 
 
 async def under_load(omni: OmniRuntime, victim: int, strike) -> tuple[RequestFailed | None, list[Kind]]:
-    """A long request for every replica that lives; the strike comes when all of them speak."""
+    """A long request for every replica that lives; the strike comes when all are at work and the victim speaks."""
     living = omni.health().stages[0].ready
     ends: dict[str, tuple[Kind, RequestFailed | None]] = {}
-    speaking, struck = trio.Semaphore(0), trio.Event()
+    at_work, struck = trio.Semaphore(0), trio.Event()
 
     async def one(name: str) -> None:
         error = None
         async with omni.generate(QUESTION, LONG, request_id=name) as stream:
+            at_work.release()
+            await all_at_work.wait()
             await anext(stream)
-            speaking.release()
+            if name == mine:
+                strike()
+                struck.set()
             await struck.wait()
             try:
                 await stream.result()
@@ -128,14 +132,14 @@ async def under_load(omni: OmniRuntime, victim: int, strike) -> tuple[RequestFai
                 error = failed
             ends[name] = (stream.terminal.kind, error)
 
+    all_at_work, mine = trio.Event(), ""
     async with trio.open_nursery() as nursery:
         for number in range(living):
             nursery.start_soon(one, f"r{number}")
         for _ in range(living):
-            await speaking.acquire()
+            await at_work.acquire()
         (mine,) = [lease.record.request_id for lease in leases(omni) if lease.replica == victim]
-        strike()
-        struck.set()
+        all_at_work.set()
     return ends[mine][1], [kind for name, (kind, _) in ends.items() if name != mine]
 
 

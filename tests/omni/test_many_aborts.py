@@ -125,7 +125,7 @@ async def many_aborts(model, names, monkeypatch):
     draw = random.Random(SEED)
     prompts = [PROMPTS[name](str(model)) for name in names]
     spec = pipeline(str(model), **options(model))
-    tally, slow_s, took_s = Counter(), 0.0, 0.0
+    tally, slow_s = Counter(), 0.0
     async with open_omni(spec) as omni:
         watched = Watched(omni, before)
         expected = [await answer(omni, name) for name in names]
@@ -145,12 +145,13 @@ async def many_aborts(model, names, monkeypatch):
             which = draw.randrange(len(names))
             same(await answer(omni, names[which]), expected[which])
             await watched.clean()
-            held = await watched.held()
+            held = await watched.held(tidy=True)
             first = first or held
             print(
                 f"{min(start + BATCH, COUNT)} of {COUNT}: {trio.current_time() - begun:.0f} s, {memory_kb(held)}",
                 flush=True,
             )
+        took_s = trio.current_time() - begun
         engines = Watch([pid for pid in omni.pids().values() for pid in (pid, *descendants(pid))])
         assert omni.statistics().ended[Kind.FAILED] == 0
     memory = {name: (old, memory_kb(held)[name]) for name, old in memory_kb(first).items()}

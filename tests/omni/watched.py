@@ -41,10 +41,10 @@ class Watched:
         self._salt = omni._handler.table._salt  # of the names of all its requests, and of no other's
         self._free = {}
 
-    async def held(self):
+    async def held(self, *, tidy=False):
         """By stage, an engine's answer."""
         stages = [stage.name for stage in self._omni.spec.stages]
-        return {name: (await self._omni.call(name, "held", [self._salt]))[0] for name in stages}
+        return {name: (await self._omni.call(name, "held", [self._salt], tidy))[0] for name in stages}
 
     async def left(self):
         """What there still is of any request, in words. Nothing, when nobody asks anything."""

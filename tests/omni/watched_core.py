@@ -6,6 +6,8 @@ runner in the worker, and answers how many entries each of their collections has
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
 import sys
 from collections import deque
@@ -20,10 +22,15 @@ THEIRS = ("vllm", "omni_actors", "transformers_modules")
 MAX_DEPTH = 7
 
 
-def held(engine, names=()):
-    """Of the scheduler and of the worker: sizes by path, and the paths that hold one of ``names``; its memory too."""
+def held(engine, names=(), tidy=False):
+    """Of the scheduler and of the worker: sizes by path, and the paths that hold one of ``names``; its memory too.
+
+    ``tidy``: what is free is given back to the system before memory is measured.
+    """
+    if tidy:
+        give_back()
     ours = look(engine.scheduler, names)
-    (worker,) = engine.model_executor.collective_rpc(look_in_worker, args=(list(names),))
+    (worker,) = engine.model_executor.collective_rpc(look_in_worker, args=(list(names), tidy))
     running, waiting = engine.scheduler.get_request_counts()
     pool = engine.scheduler.kv_cache_manager.block_pool
     return {
@@ -37,7 +44,9 @@ def held(engine, names=()):
     }
 
 
-def look_in_worker(worker, names):
+def look_in_worker(worker, names, tidy=False):
+    if tidy:
+        give_back()
     return look(getattr(worker, "worker", worker).model_runner, names)
 
 
@@ -82,6 +91,12 @@ def _knows(entry, names):
         words = entry.values() if isinstance(entry, Mapping) else entry
         return any(isinstance(word, str) and _knows(word, names) for word in words)
     return any(_knows(str(getattr(entry, each, "")), names) for each in ("request_id", "req_id"))
+
+
+def give_back():
+    """To the system: what nobody refers to, and the pages that the allocator keeps for others to come."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _rss_kb():
