@@ -11,7 +11,7 @@ The thinker (a 0.5 M parameter Qwen3) answers letter by letter; each finished se
 words and comes back as pieces of up to five sounds; the vocoder makes them audible. The painter gets it too, and paints
 the number that it ends with, in handwritten digits. A sentence is about 24 tokens to think but 8 to say: the alphabets
 are chosen so, and the first one is heard while the next is being thought.
-On few cores the later stages give way to the earlier ones (``nice``), the speaker most: it has the least to do.
+On few cores the later stages give way to the earlier ones (``nice``), the painter most: speech is waited for.
 The functions here are pure and take microseconds. This module imports no engine's library: it is loaded by the host.
 """
 
@@ -100,7 +100,7 @@ def _talker() -> StageSpec:
         model=str(WEIGHTS / "talker"),
         engine_args={**_SMALL_ENGINE, "max_model_len": _TALKER_CONTEXT, "skip_tokenizer_init": True},
         env=_SMALL_ENV,
-        nice=10,
+        nice=5,
         inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
         transform=f"{_HERE}:speak",
         params={"temperature": 0.0, "max_tokens": 32},
@@ -115,7 +115,7 @@ def _vocoder() -> StageSpec:
         model=f"{_HERE}.vocoder:Vocoder",
         engine_args={"voice": "heart", "seed": 0, "max_batch": 8},
         env={"OMP_NUM_THREADS": "1"},
-        nice=10,
+        nice=5,
         inputs=(InputSpec(stage="talker"),),
         transform=f"{_HERE}:voice",
         output="audio",
@@ -129,7 +129,7 @@ def _painter() -> StageSpec:
         model=str(WEIGHTS / "painter"),
         engine_args={"pipeline_class": f"{_HERE}.painter:DigitPainter", "dtype": "float32", "max_batch": 8},
         env={"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
-        nice=5,
+        nice=15,
         inputs=(InputSpec(stage="thinker", mode="segments", split=f"{_HERE}:sentences"),),
         transform=f"{_HERE}:paint",
         output="image",
