@@ -24,7 +24,7 @@ from omni_actors.pipelines._sound import write_wav
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from omni_actors.cli._answers import Answer, Sentence
+    from omni_actors.cli._answers import Answer, Picture, Sentence
     from omni_actors.config import PipelineSpec
 
 __all__ = ["Kept", "Out", "keep", "shown_model"]
@@ -88,22 +88,33 @@ async def keep(out: Out, prompt: int, answer: Answer, spec: PipelineSpec, info: 
 
     A cancellation comes after the file that is being written.
     """
-    sounds, pictures, films = [], [], []
+    sounds = []
     for nth, index in enumerate(sorted({sentence.index for sentence in answer.sentences.values()})):
         if (file := out.place(prompt, nth, ".wav")) is not None:
             await trio.to_thread.run_sync(_write_sound, file, answer.spoken(index))
             sounds.append(str(file))
-    for nth, (_, picture) in enumerate(sorted(answer.pictures.items())):
-        if (file := out.place(prompt, nth, ".png")) is not None:
+    pictures = await _keep_pictures(out, prompt, answer.pictures, ".png", spec, info)
+    return Kept(tuple(sounds), pictures, await _keep_pictures(out, prompt, answer.films, ".apng", spec, info))
+
+
+async def _keep_pictures(
+    out: Out, prompt: int, made: Mapping[Any, Picture], suffix: str, spec: PipelineSpec, info: Mapping[str, str]
+) -> tuple[str, ...]:
+    """The files of an answer's pictures, or of its films."""
+    files = []
+    for nth, (_, picture) in enumerate(sorted(made.items())):
+        if (file := out.place(prompt, nth, suffix)) is not None:
             said = {**_made_by(picture.meta, spec.stage(picture.stage).model), **info}
-            await trio.to_thread.run_sync(write_png, file, picture.image, said)
-            pictures.append(str(file))
-    for nth, (_, film) in enumerate(sorted(answer.films.items())):
-        if (file := out.place(prompt, nth, ".apng")) is not None:
-            said = {**_made_by(film.meta, spec.stage(film.stage).model), **info}
-            await trio.to_thread.run_sync(write_film, file, film.image, _fps(film.meta), said)
-            films.append(str(file))
-    return Kept(tuple(sounds), tuple(pictures), tuple(films))
+            await trio.to_thread.run_sync(_write_picture, file, picture, said)
+            files.append(str(file))
+    return tuple(files)
+
+
+def _write_picture(file: Path, picture: Picture, said: Mapping[str, str]) -> None:
+    if file.suffix.lower() == ".apng":
+        write_film(file, picture.image, _fps(picture.meta), said)
+    else:
+        write_png(file, picture.image, said)
 
 
 def _fps(meta: Mapping[str, Any]) -> float:

@@ -115,12 +115,7 @@ class OmniOutputs:
 
     def drop(self, keys: Iterable[str]) -> None:
         """As in ``TextProcessor``."""
-        states = self._processor.request_states
-        known = [key for key in keys if key in states]
-        for key in known:
-            states[key].queue = None
-            self._shortcut.drop(key)
-        self._processor.abort_requests(known, True)
+        self._processor.abort_requests(self._shortcut.drop(keys), True)
 
 
 @cache

@@ -135,13 +135,8 @@ class EngineCoreText:
         return aborts
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Silence the requests before vLLM forgets them: it would put one last, aborted output otherwise."""
-        states = self._processor.request_states
-        known = [key for key in keys if key in states]
-        for key in known:
-            states[key].queue = None
-            self._shortcut.drop(key)
-        self._processor.abort_requests(known, True)
+        """See ``TextProcessor``."""
+        self._processor.abort_requests(self._shortcut.drop(keys), True)
 
 
 def rejection(output: Any) -> str:

@@ -65,9 +65,15 @@ class Shortcut:
         if self._usable and _is_plain(body) and (state := self._states[body.request_id]).detokenizer is not None:
             self._plain[body.request_id] = _Plain(state, sink)
 
-    def drop(self, key: str) -> None:
-        """Forget it. Unknown ones are ignored."""
-        self._plain.pop(key, None)
+    def drop(self, keys: Iterable[str]) -> list[str]:
+        """Silence these requests, plain or not, before the processor forgets them: it would put one last, aborted
+        output otherwise. Those that it knows.
+        """
+        known = [key for key in keys if key in self._states]
+        for key in known:
+            self._states[key].queue = None
+            self._plain.pop(key, None)
+        return known
 
     def take(self, outputs: list[Any], version: str | None = None) -> list[Any]:
         """Put what is plain; the outputs that need the whole processor. ``version``: of the engine's weights."""
