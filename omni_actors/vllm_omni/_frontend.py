@@ -11,6 +11,7 @@ from omni_actors._errors import InvalidRequest, TransformFailed
 from omni_actors.stages._interface import Work
 from omni_actors.stages.vllm._frontend import config_errors, environ_kept
 from omni_actors.stages.vllm._params import ParamsMaker
+from omni_actors.stages.vllm._quick_text import QuickText
 
 from ._between import between, function_name
 from ._cost import Cost, is_long
@@ -57,6 +58,7 @@ class OmniFrontend:
             self.metadata, self.vllm_config = plan.metadata, plan.vllm_config
             self.input_processor: Any = build_stage0_input_processor(plan.vllm_config)
             self.renderer: Any = self.input_processor.renderer
+            self._quick = QuickText(self.renderer, self.vllm_config.model_config)
             self._chained = receives_chunks(spec.model, options, self._id)
         self._params = ParamsMaker(spec.name, spec.params, spec.fixed_params)
         self._cost = Cost()
@@ -119,9 +121,10 @@ class OmniFrontend:
         try:
             if self.metadata.prompt_transform_func is not None:
                 prompt = self.metadata.prompt_transform_func(prompt, [sampling])
+            quick = None if "tokenization_kwargs" in options else self._quick.render(prompt)
             request = self.input_processor.process_inputs(
                 request_id=key,
-                prompt=prompt,
+                prompt=quick or prompt,
                 params=sampling,
                 supported_tasks=("generate",),
                 priority=priority,

@@ -13,10 +13,10 @@ from typing import Any
 
 from omni_actors._errors import InvalidRequest
 
+from ._quick_text import MOST_CHARS, QuickText
+
 __all__ = ["PromptRenderer", "check_prompt", "is_chat"]
 
-_HEAVY_CHARS = 4096
-"""A fast tokenizer takes about a millisecond for this."""
 _HEAVY_TOKENS = 32_768
 _TOKEN_KEYS = frozenset(("type", "prompt_token_ids"))
 _PROMPT_KEYS = ("prompt_token_ids", "prompt", "prompt_embeds", "encoder_prompt", "type")
@@ -55,7 +55,10 @@ def _invalid(stage: str, words: str) -> InvalidRequest:
 
 
 class PromptRenderer:
-    """vLLM's renderer, made thread-safe: tokenizers are not, and multi-modal data must be processed one at a time."""
+    """vLLM's renderer, made thread-safe: tokenizers are not, and multi-modal data must be processed one at a time.
+
+    Plain text that asks for nothing special does not meet it (see ``QuickText``).
+    """
 
     def __init__(self, renderer: Any, model_config: Any) -> None:
         from vllm.renderers.inputs.preprocess import parse_model_prompt
@@ -64,11 +67,12 @@ class PromptRenderer:
         self._renderer, self._model_config = renderer, model_config
         self._parse, self._chat_params = parse_model_prompt, ChatParams
         self._lock = threading.Lock()
+        self._quick = QuickText(renderer, model_config)
 
     def heavy(self, prompt: Any) -> bool:
         """Whether rendering takes about a millisecond or more, or would wait for another thread that renders."""
         if isinstance(prompt, str):
-            return len(prompt) > _HEAVY_CHARS or self._lock.locked()
+            return len(prompt) > MOST_CHARS or (self._lock.locked() and not self._quick.usable)
         if isinstance(prompt, Mapping):
             tokens = prompt["prompt_token_ids"] if prompt.get("type") == "token" else _only_tokens(prompt)
             if tokens is not None:
@@ -85,6 +89,8 @@ class PromptRenderer:
         tokens = None if tokenization else _only_tokens(prompt)
         if tokens is not None and not self._model_config.is_encoder_decoder:
             return {"type": "token", "prompt_token_ids": list(tokens)}
+        if not tokenization and (quick := self._quick.render(prompt)) is not None:
+            return quick
         with self._lock:
             if is_chat(prompt):
                 return self._render_chat(prompt, tokenization, chat)
@@ -137,4 +143,4 @@ def _only_tokens(prompt: Any) -> Any:
 
 def _short(messages: list[Any]) -> bool:
     contents = [message.get("content") for message in messages]
-    return all(isinstance(content, str) for content in contents) and sum(map(len, contents)) <= _HEAVY_CHARS
+    return all(isinstance(content, str) for content in contents) and sum(map(len, contents)) <= MOST_CHARS
