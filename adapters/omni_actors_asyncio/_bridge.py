@@ -270,15 +270,16 @@ class Bridge:
             if generation.submit_now(ticket):
                 ticket.take_in(generation)
             else:
-                self._nursery.start_soon(self._submit, ticket, generation)
+                ticket.scope = trio.CancelScope()
+                self._nursery.start_soon(self._submit, ticket, generation, ticket.scope)
         except Exception as error:  # whatever it is refused with is for the one who asked
             ticket.refuse(error)
             self._over(ticket)
 
-    async def _submit(self, ticket: Ticket, generation: Generation) -> None:
+    async def _submit(self, ticket: Ticket, generation: Generation, scope: trio.CancelScope) -> None:
         """Ends as soon as it is taken: a request in flight is no task."""
         try:
-            with ticket.scope:
+            with scope:
                 await generation.submit(ticket)
                 ticket.take_in(generation)
         except Exception as error:
@@ -287,7 +288,7 @@ class Bridge:
             if ticket.generation is None:
                 ticket.refuse(ShuttingDown("the request was withdrawn", request_id=ticket.ask.request_id))
                 self._over(ticket)
-            elif ticket.scope.cancel_called:
+            elif scope.cancel_called:
                 self.leave(ticket)
 
     def at_rest(self, act: Callable[[], None]) -> None:
@@ -301,7 +302,8 @@ class Bridge:
     def _leave(self, ticket: Ticket, reason: str) -> None:
         if ticket.generation is None:
             ticket.withdrawn = True
-            ticket.scope.cancel()
+            if ticket.scope is not None:
+                ticket.scope.cancel()
         elif ticket.generation.leave(reason) and self._nursery is not None:
             self._nursery.start_soon(self._see_off, ticket)
         else:

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 import msgspec
-import trio
 
 from omni_actors import Kind, Output, Terminal, TextChunk
 
 if TYPE_CHECKING:
+    import trio
+
     from omni_actors.runtime import OmniRuntime
     from omni_actors.runtime._omni import Generation
 
@@ -102,7 +103,7 @@ class Ticket:
         self.refusal: Exception | None = None
         self.fenced = self.released = self.parked = False
         self.withdrawn = False  # it was aborted before it was taken
-        self.scope = trio.CancelScope()
+        self.scope: trio.CancelScope | None = None  # while it is being taken, if that takes long
         self.generation: Generation | None = None  # set once it is taken
         self._ways, self._limit = ways, limit
         self._pushed = self._taken = 0

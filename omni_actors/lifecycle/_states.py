@@ -28,7 +28,13 @@ if TYPE_CHECKING:
 __all__ = ["LeaseEvent", "LeaseState", "RequestEvent", "RequestState", "lease_next", "request_next"]
 
 
-class RequestState(enum.Enum):
+class _Name(enum.Enum):
+    """A member is one object, so that is what its hash can be; an enum's own is a call of Python for each look-up."""
+
+    __hash__ = object.__hash__
+
+
+class RequestState(_Name):
     """Where a request is."""
 
     ADMITTED = enum.auto()
@@ -37,7 +43,7 @@ class RequestState(enum.Enum):
     CLOSED = enum.auto()
 
 
-class RequestEvent(enum.Enum):
+class RequestEvent(_Name):
     """What can happen to a request."""
 
     BEGIN = enum.auto()
@@ -46,7 +52,7 @@ class RequestEvent(enum.Enum):
     EMPTY = enum.auto()
 
 
-class LeaseState(enum.Enum):
+class LeaseState(_Name):
     """Where a lease is."""
 
     LIVE = enum.auto()
@@ -55,7 +61,7 @@ class LeaseState(enum.Enum):
     ENDED = enum.auto()
 
 
-class LeaseEvent(enum.Enum):
+class LeaseEvent(_Name):
     """What can happen to a lease. EXTEND is another piece of its input. RELEASE covers "never sent"; FAIL is the
     engine's refusal of this lease alone.
     """

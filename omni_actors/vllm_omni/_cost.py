@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 __all__ = ["Cost", "is_long"]
 
@@ -32,18 +31,28 @@ class Cost:
         """Whether they were quick. What was not is forgotten by halves; before the first call nothing is known."""
         return self._recent_s is not None and self._recent_s <= _LIGHT_S
 
-    @contextmanager
-    def timed(self) -> Iterator[None]:
+    def timed(self) -> AbstractContextManager[None]:
         """Time one call, that succeeds or not."""
-        began_s = time.thread_time()
-        try:
-            yield
-        finally:
-            self.took(time.thread_time() - began_s)
+        return _Call(self)
 
     def took(self, seconds: float) -> None:
         """One call's CPU time."""
         self._recent_s = seconds if self._recent_s is None else max(seconds, self._recent_s / 2)
+
+
+class _Call:
+    """One call: a generator in its place would cost as much as the rest of what is ours in it."""
+
+    __slots__ = ("_began_s", "_cost")
+
+    def __init__(self, cost: Cost) -> None:
+        self._cost = cost
+
+    def __enter__(self) -> None:
+        self._began_s = time.thread_time()
+
+    def __exit__(self, *_: object) -> None:
+        self._cost.took(time.thread_time() - self._began_s)
 
 
 def is_long(prompt: Any) -> bool:
