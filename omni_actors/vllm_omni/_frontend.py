@@ -59,6 +59,7 @@ class OmniFrontend:
             self.input_processor: Any = build_stage0_input_processor(plan.vllm_config)
             self.renderer: Any = self.input_processor.renderer
             self._quick = QuickText(self.renderer, self.vllm_config.model_config)
+            self._quick.take_over()
             self._chained = receives_chunks(spec.model, options, self._id)
         self._params = ParamsMaker(spec.name, spec.params, spec.fixed_params)
         self._cost = Cost()

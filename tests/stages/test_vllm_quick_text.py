@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import warnings
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -78,13 +80,25 @@ def quick_of(renderer, frontend):
     return QuickText(renderer, frontend.vllm_config.model_config)
 
 
-def rendered(frontend, text):
-    """vLLM's own way. None where it refuses."""
-    from vllm.exceptions import VLLMValidationError
+@pytest.fixture(scope="module")
+def untouched(frontend):
+    """vLLM's own renderer for the same model."""
+    from vllm.renderers import renderer_from_config
+
+    return renderer_from_config(frontend.vllm_config)
+
+
+def parsed_prompt(renderer, prompt):
     from vllm.renderers.inputs.preprocess import parse_model_prompt
 
-    renderer = frontend.renderer
-    parsed = parse_model_prompt(frontend.vllm_config.model_config, text)
+    return parse_model_prompt(renderer.model_config, prompt)
+
+
+def rendered(renderer, text):
+    """A renderer's own way. None where it refuses."""
+    from vllm.exceptions import VLLMValidationError
+
+    parsed = parsed_prompt(renderer, text)
     try:
         (made,) = renderer.render_cmpl([parsed], renderer.default_cmpl_tok_params)
     except VLLMValidationError:
@@ -93,25 +107,31 @@ def rendered(frontend, text):
     return made
 
 
+@contextmanager
+def defaults(renderer, **changed):
+    """Other params for who says nothing of them."""
+    params = renderer.default_cmpl_tok_params
+    renderer.__dict__["default_cmpl_tok_params"] = params.with_kwargs(**changed)
+    try:
+        yield
+    finally:
+        renderer.__dict__["default_cmpl_tok_params"] = params
+
+
 @given(st.text(min_size=1, max_size=90) | st.sampled_from(LEARNT))
 @example("<begin>two<end>")
 @example("o\u0308 and e\u0301")
 @example("x" * (LIMIT - 1))
 @example("x" * LIMIT)
 @example("\ud7ff\ue000 \x00")
-def test_it_says_what_vllms_renderer_says(frontend, quick, text):
-    theirs = rendered(frontend, text)
-    assert quick.render(text) == theirs
+def test_it_says_what_vllms_renderer_says(frontend, untouched, quick, text):
+    assert quick.render(text) == rendered(untouched, text) == rendered(frontend.renderer, text)
 
 
 @given(st.text(min_size=1, max_size=40))
-def test_without_special_tokens_too(frontend, quick, text):
-    params = frontend.renderer.default_cmpl_tok_params
-    frontend.renderer.__dict__["default_cmpl_tok_params"] = params.with_kwargs(add_special_tokens=False)
-    try:
-        assert quick.render(text) == rendered(frontend, text)
-    finally:
-        frontend.renderer.__dict__["default_cmpl_tok_params"] = params
+def test_without_special_tokens_too(frontend, untouched, quick, text):
+    with defaults(frontend.renderer, add_special_tokens=False), defaults(untouched, add_special_tokens=False):
+        assert quick.render(text) == rendered(untouched, text) == rendered(frontend.renderer, text)
 
 
 @pytest.mark.parametrize("prompt", ["", "a" * 4097, ["a"], {"prompt": "a"}, b"a", None])
@@ -122,13 +142,10 @@ def test_what_is_no_short_text_is_not_for_it(quick, prompt):
 @pytest.mark.parametrize(
     "changed", [{"truncation": True, "max_length": 3}, {"pad_prompt_tokens": 9}, {"do_lower_case": True}]
 )
-def test_params_that_do_more_are_not_for_it(frontend, quick, changed):
-    params = frontend.renderer.default_cmpl_tok_params
-    frontend.renderer.__dict__["default_cmpl_tok_params"] = params.with_kwargs(**changed)
-    try:
-        assert quick.render("Two plus three?") is None
-    finally:
-        frontend.renderer.__dict__["default_cmpl_tok_params"] = params
+def test_params_that_do_more_are_not_for_it(frontend, untouched, quick, changed):
+    with defaults(frontend.renderer, **changed), defaults(untouched, **changed):
+        assert quick.render("Two PLUS three?") is None
+        assert rendered(frontend.renderer, "Two PLUS three?") == rendered(untouched, "Two PLUS three?")
 
 
 # ---------------------------------------------------------------------- in its place
@@ -141,7 +158,7 @@ def prepare(frontend, prompt, **options):
 
 def test_a_frontend_takes_it_for_text(model, monkeypatch):
     frontend = frontend_of(model)
-    expected = rendered(frontend, "two plus three")["prompt_token_ids"]
+    expected = rendered(frontend.renderer, "two plus three")["prompt_token_ids"]
     monkeypatch.setattr(type(frontend.renderer), "render_cmpl", None)
     assert prepare(frontend, "two plus three").prompt_token_ids == expected
     with pytest.raises(InvalidRequest):
@@ -159,6 +176,50 @@ def test_a_limit_that_the_engine_has_lowered_holds(model):
     frontend.engine_ready(ReadyResponse(max_model_len=16, num_gpu_blocks=1), generation=1)
     with pytest.raises(InvalidRequest, match="maximum context length is 16 tokens"):
         prepare(frontend, "q" * 20)
+
+
+# ---------------------------------------------------------------------- the renderer, for everybody who uses it
+
+
+def rendered_in_a_loop(renderer, text, monkeypatch):
+    """What its async way makes of it, and how often that went to a thread."""
+    parsed, submit, went = parsed_prompt(renderer, text), renderer._executor.submit, []
+    monkeypatch.setattr(renderer._executor, "submit", lambda *args, **more: went.append(1) or submit(*args, **more))
+
+    async def ask():
+        return await renderer.render_cmpl_async([parsed])
+
+    (made,) = asyncio.run(ask())
+    del made["arrival_time"]
+    return made, len(went)
+
+
+def test_a_renderer_that_was_taken_over_asks_no_thread_for_a_text(frontend, untouched, monkeypatch):
+    expected = rendered(untouched, "two plus three")
+    assert rendered_in_a_loop(frontend.renderer, "two plus three", monkeypatch) == (expected, 0)
+    assert rendered_in_a_loop(untouched, "two plus three", monkeypatch) == (expected, 1)
+
+
+def test_it_still_asks_one_for_a_long_text(frontend, untouched, monkeypatch):
+    monkeypatch.setattr("omni_actors.stages.vllm._quick_text.MOST_CHARS", 10)
+    expected = rendered(untouched, "two plus three")
+    assert rendered_in_a_loop(frontend.renderer, "two plus three", monkeypatch) == (expected, 1)
+
+
+@pytest.mark.parametrize("prompt", [{"prompt": "two three", "cache_salt": "abc"}, {"prompt": "two"}])
+def test_what_is_beside_the_text_stays(frontend, untouched, prompt):
+    assert rendered(frontend.renderer, prompt) == rendered(untouched, prompt)
+
+
+def test_offsets_are_vllms_to_find(frontend, untouched):
+    from dataclasses import replace
+
+    def offsets(renderer):
+        params = replace(renderer.default_cmpl_tok_params, return_token_offsets=True)
+        (made,) = renderer.render_cmpl([parsed_prompt(renderer, "two three")], params)
+        return made["prompt_token_offsets"]
+
+    assert offsets(frontend.renderer) == offsets(untouched) != []
 
 
 # ---------------------------------------------------------------------- tokenizers that are no plain ones

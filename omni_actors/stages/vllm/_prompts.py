@@ -68,6 +68,7 @@ class PromptRenderer:
         self._parse, self._chat_params = parse_model_prompt, ChatParams
         self._lock = threading.Lock()
         self._quick = QuickText(renderer, model_config)
+        self._quick.take_over()
 
     def heavy(self, prompt: Any) -> bool:
         """Whether rendering takes about a millisecond or more, or would wait for another thread that renders."""

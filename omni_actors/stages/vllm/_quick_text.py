@@ -15,12 +15,13 @@ __all__ = ["MOST_CHARS", "QuickText"]
 MOST_CHARS = 4096
 """A fast tokenizer takes about a millisecond for this; longer texts are no matter of microseconds."""
 _SAMPLES = ("Two plus three?", " a  b\n\tc ", "Größe: 漢字 🙂, İx", "1,234.5 + 'it's' <b>&amp;</b>")
+_TAKEN_OVER = ("_tokenize_prompt", "_tokenize_prompt_async")
 _ENCODES = ("__call__", "_encode_plus", "_switch_to_input_mode", "_convert_encoding", "set_truncation_and_padding")
 """What a tokenizer class of somebody's own may have changed of the way to the token ids."""
 
 
 class QuickText:
-    """One renderer's. From any thread: it changes nothing. ``usable``: whether it is of any use."""
+    """One renderer's. From any thread. ``usable``: whether it is of any use."""
 
     def __init__(self, renderer: Any, model_config: Any) -> None:
         self._renderer = renderer
@@ -35,16 +36,48 @@ class QuickText:
 
         Of what is no text as well.
         """
+        params = self._renderer.default_cmpl_tok_params
+        if params.do_lower_case or params.pad_prompt_tokens is not None:
+            return None
+        tokens = self._tokens(text, params)
+        return None if tokens is None else {"type": "token", "prompt_token_ids": tokens, "prompt": text}
+
+    def take_over(self) -> None:
+        """Have the renderer itself find token ids this way, for all who use it: the callers of an AsyncOmni, vLLM's own
+        server. They save a thread as well, which its async methods send every text to. Once.
+        """
+        renderer = self._renderer
+        if not self.usable or not all(hasattr(renderer, name) for name in _TAKEN_OVER):
+            return
+        theirs, theirs_async = (getattr(renderer, name) for name in _TAKEN_OVER)
+
+        def tokenized(prompt: Any, params: Any) -> Any:
+            return self._tokenized(prompt, params) or theirs(prompt, params)
+
+        async def tokenized_async(prompt: Any, params: Any) -> Any:
+            return self._tokenized(prompt, params) or await theirs_async(prompt, params)
+
+        for name, mine in zip(_TAKEN_OVER, (tokenized, tokenized_async), strict=True):
+            setattr(renderer, name, mine)
+
+    def _tokenized(self, prompt: Any, params: Any) -> dict[str, Any] | None:
+        """A prompt with its token ids, whatever else is in it. What comes before and after is the renderer's."""
+        if getattr(params, "return_token_offsets", False):
+            return None
+        tokens = self._tokens(prompt["prompt"], params)
+        return None if tokens is None else {"prompt_token_ids": tokens, **prompt}
+
+    def _tokens(self, text: Any, params: Any) -> list[int] | None:
+        """None where it is not for us to say: it is no short text, it is to be cut, or it is too long."""
         if not self.usable or not isinstance(text, str) or not 0 < len(text) <= MOST_CHARS:
             return None
-        params = self._renderer.default_cmpl_tok_params
-        if params.truncate_prompt_tokens is not None or params.pad_prompt_tokens is not None or params.do_lower_case:
+        if params.truncate_prompt_tokens is not None:
             return None
-        made = self._tokenizer.encode(text, add_special_tokens=params.add_special_tokens)
-        tokens, most = made.ids, params.max_input_tokens
-        if not tokens or (most is not None and (len(tokens) > most or len(text) > most * self._chars)):
-            return None
-        return {"type": "token", "prompt_token_ids": tokens, "prompt": text}
+        # Unlike a batch, one text is done without giving up Python's lock, for which others would only contend.
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=params.add_special_tokens).ids
+        most = params.max_input_tokens
+        fits = most is None or (len(tokens) <= most and len(text) <= most * self._chars)
+        return tokens if tokens and fits else None
 
     def _agrees(self, model_config: Any) -> bool:
         from vllm.renderers.inputs.preprocess import parse_model_prompt
