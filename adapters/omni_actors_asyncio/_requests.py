@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import attrs
+import msgspec
 
 from omni_actors import InvalidRequest, UsageError
 
@@ -107,7 +107,7 @@ class Requests:
             prompt, sampling = plain_prompt(ask.prompt, options), said_params(ask.prompt, ask.sampling)
             output, params = output_kind(sampling), streamed(sampling)
             choices = self._bridge.omni.frontend(front).samples(params)
-            ask = attrs.evolve(ask, prompt=prompt, options=options, **self._of_front(params))
+            ask = msgspec.structs.replace(ask, prompt=prompt, options=options, **self._of_front(params))
             ticket = self._submit(ask, kind, quiet=output.name == "FINAL_ONLY")
         except UsageError as error:
             raise as_vllm(error) from error
@@ -121,7 +121,8 @@ class Requests:
 
         def begin(prompt: Any, params: Any) -> tuple[Reader, SessionTicket]:
             params.output_kind = kind
-            return self._reader(attrs.evolve(ask, prompt=prompt, sampling=params, options=options), text, SessionTicket)
+            first = msgspec.structs.replace(ask, prompt=prompt, sampling=params, options=options)
+            return self._reader(first, text, SessionTicket)
 
         return SessionReader(self._bridge, ask.prompt, ask.sampling, begin)
 
@@ -206,7 +207,7 @@ class Requests:
             if not getattr(frontend, "pooling", False):
                 raise InvalidRequest("This model does not support pooling")
             frontend.samples(ask.sampling)
-            ticket = self._submit(attrs.evolve(ask, **self._of_front(ask.sampling)), LoopTicket, quiet=True)
+            ticket = self._submit(msgspec.structs.replace(ask, **self._of_front(ask.sampling)), LoopTicket, quiet=True)
         except UsageError as error:
             raise as_vllm(error) from error
         return PooledReader(ticket, ask.request_id or "", tokens_of(ask.prompt), self._abort_s)

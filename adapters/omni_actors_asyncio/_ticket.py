@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
 import msgspec
 
 from omni_actors import Kind, Output, Terminal, TextChunk
@@ -29,8 +28,7 @@ OVERHEAD = 256
 """Bytes that an unread output costs beside its payload."""
 
 
-@attrs.frozen(kw_only=True)
-class Ask:
+class Ask(msgspec.Struct, frozen=True, kw_only=True):
     """What is asked for: the arguments of ``OmniRuntime.generate``."""
 
     prompt: Any
@@ -39,7 +37,7 @@ class Ask:
     modalities: Sequence[str] | None = None
     timeout_s: float | None = None
     priority: int = 0
-    options: Mapping[str, Any] = attrs.field(factory=dict)
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
     def generation(self, omni: OmniRuntime) -> Generation:
         """Raises InvalidRequest."""

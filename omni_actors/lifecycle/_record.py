@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
+import msgspec
 
 from omni_actors._errors import OmniError
 
@@ -43,8 +44,7 @@ class Kind(enum.Enum):
     TIMED_OUT = "timed out"
 
 
-@attrs.frozen
-class RequestView:
+class RequestView(msgspec.Struct, frozen=True):
     """What a transform may see of the request: the user's own words."""
 
     request_id: str
@@ -95,8 +95,7 @@ class StageResult:
         )
 
 
-@attrs.frozen(kw_only=True)
-class Timing:
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
     """When a stage got its first input, went to an engine, made its first and its last output; absolute seconds.
 
     ``tokens`` and ``first_at`` are what the user asked for; the stage's companions are counted in ``companion_tokens``
@@ -115,8 +114,7 @@ class Timing:
     replica: int | None = None
 
 
-@attrs.frozen(kw_only=True)
-class Terminal:
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
     """The one last event of a request, with everything produced so far.
 
     ``stage`` is where it failed, else where the request was heading. ``results`` maps each stage that worked to its
@@ -128,7 +126,7 @@ class Terminal:
     stage: str
     reason: str | None = None
     error: OmniError | None = None
-    results: Mapping[str, tuple[StageResult, ...]] = attrs.field(factory=dict)
+    results: Mapping[str, tuple[StageResult, ...]] = msgspec.field(default_factory=dict)
     timings: tuple[Timing, ...] = ()
     submitted_at: float = 0.0
     at: float = 0.0

@@ -30,13 +30,12 @@ _Error = TypeVar("_Error", bound=OmniError)
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Give this to the user. A struct: one is made per token."""
+    """Give this to the user."""
 
     output: Output
 
 
-@attrs.frozen
-class Forward:
+class Forward(msgspec.Struct, frozen=True):
     """Give this stage its input: ``upstream`` holds the results of its producers (of one part, or whole)."""
 
     stage: str
@@ -44,13 +43,11 @@ class Forward:
     upstream: Mapping[str, StageResult]
 
 
-@attrs.frozen
-class Finish:
+class Finish(msgspec.Struct, frozen=True):
     """Everything the user asked for is there, and nobody works on it any more."""
 
 
-@attrs.frozen
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """The request cannot go on."""
 
     stage: str

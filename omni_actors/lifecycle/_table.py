@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 
 from ._record import Kind, Lease, Record, RequestView, StageProgress, Terminal
 from ._states import LeaseEvent, LeaseState, RequestEvent, RequestState, lease_next, request_next
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["RequestTable", "Settled", "unconfirmed"]
 
 
-@attrs.frozen
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """What the first settle of a request leaves to be done: tell the engines to forget these leases."""
 
     record: Record

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 
 from omni_actors._errors import OmniError, TransformFailed
 from omni_actors.lifecycle import blamed
@@ -29,20 +29,18 @@ MAX_COMPANIONS = 8
 __all__ = ["MAX_COMPANIONS", "Given", "Piece", "StageInput", "WorkMaker", "Works", "prompt_size"]
 
 
-@attrs.frozen
-class StageInput:
+class StageInput(msgspec.Struct, frozen=True):
     """What a transform may return instead of a bare prompt: a prompt and params of this one piece of work."""
 
     prompt: Any
     params: Any = None
 
 
-@attrs.frozen
-class Given:
+class Given(msgspec.Struct, frozen=True):
     """A stage's whole input: its own, and that of the companions, by name."""
 
     main: StageInput
-    companions: Mapping[str, StageInput] = attrs.field(factory=dict)
+    companions: Mapping[str, StageInput] = msgspec.field(default_factory=dict)
 
     @classmethod
     def plain(cls, view: RequestView, root: str) -> Given:
@@ -50,15 +48,14 @@ class Given:
         return cls(StageInput(view.prompt, view.params.get(root)))
 
 
-@attrs.frozen
-class Works:
+class Works(msgspec.Struct, frozen=True):
     """What one forward becomes: a Work per sample, and one per companion. They go to one replica together.
 
     ``nbytes``: the size of the companions' prompts.
     """
 
     main: list[Work]
-    companions: Mapping[str, Work] = attrs.field(factory=dict)
+    companions: Mapping[str, Work] = msgspec.field(default_factory=dict)
     nbytes: int = 0
 
     def indexed(self) -> Iterator[tuple[int, Work]]:
@@ -67,8 +64,7 @@ class Works:
         yield from ((~number, work) for number, work in enumerate(self.companions.values()))
 
 
-@attrs.frozen(kw_only=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True, kw_only=True):
     """The next piece of a request's streamed input; without ``params`` it has the request's. ``last``: no prompt."""
 
     prompt: Any = None
@@ -172,7 +168,7 @@ class WorkMaker:
             prompt, params = [0], record.view.params.get(name)  # vLLM's word for "that was all": it is not read
         else:
             given = record.view.params if piece.params is None else {**record.view.params, name: piece.params}
-            view = attrs.evolve(record.view, prompt=piece.prompt, params=given)
+            view = msgspec.structs.replace(record.view, prompt=piece.prompt, params=given)
             first = self._transformed(stage, {}, view)
             prompt, params = first.prompt, first.params
         options = {**record.options, "resumable": not piece.last}

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
+import msgspec
 
 from omni_actors.lifecycle.events import Event
 
@@ -24,8 +25,7 @@ Emit = Callable[[list[Event]], Awaitable[None]]
 """Hands one wake-up's events to the router. Bounded, so it may wait; it waits for nothing but the router."""
 
 
-@attrs.frozen(kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """One lease's work, ready to be sent: what ``Frontend.prepare`` made of a prompt and its params.
 
     ``body`` is the kind's own (vLLM: an EngineCoreRequest; omni wire: a Submit). ``stream``: partial outputs are

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 
 if TYPE_CHECKING:
     from omni_actors.lifecycle import RequestView, StageResult
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["HandedOver", "as_mapping", "handed_over"]
 
 
-@attrs.frozen(kw_only=True)
-class HandedOver:
+class HandedOver(msgspec.Struct, frozen=True, kw_only=True):
     """``sources``: vLLM-Omni's last RequestOutput of each stage before this one; none for a root.
 
     ``companions``: that of each companion of these, by role. ``prompt`` is the user's, ``modalities`` are those asked
@@ -28,9 +27,9 @@ class HandedOver:
     sources: tuple[Any, ...]
     prompt: Any
     modalities: tuple[str, ...]
-    companions: Mapping[str, Any] = attrs.field(factory=dict)
+    companions: Mapping[str, Any] = msgspec.field(default_factory=dict)
     suffix: str = ""
-    overrides: Mapping[str, Any] = attrs.field(factory=dict)
+    overrides: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 def as_mapping(prompt: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import msgspec
 import pytest
 
 from omni_actors.lifecycle import (
@@ -94,7 +95,7 @@ def test_the_clock_of_a_stage_starts_once_and_stops_last():
     assert progress.timing() == Timing(
         stage="s", ready_at=1.0, submitted_at=2.0, first_at=3.0, finished_at=4.0, tokens=3
     )
-    assert attrs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0, 0, None)
+    assert msgspec.structs.astuple(Timing(stage="s")) == ("s", None, None, None, None, 0, 0.0, 0, 0, None)
     assert StageProgress(Node(name="s")).timing() == Timing(stage="s")
 
 
@@ -153,7 +154,7 @@ def test_tokens_without_words_are_text_too_so_are_words_without_tokens():
 
 def test_an_end_that_carries_nothing():
     end = Terminal(kind=Kind.ABORTED, request_id="me", stage="voice")
-    assert attrs.astuple(end) == (Kind.ABORTED, "me", "voice", None, None, {}, (), 0.0, 0.0, 0)
+    assert msgspec.structs.astuple(end) == (Kind.ABORTED, "me", "voice", None, None, {}, (), 0.0, 0.0, 0)
     assert (end.text(), end.token_ids("voice")) == ("", [])
 
 
@@ -164,7 +165,7 @@ def test_what_leaves_the_table_is_named_field_by_field_and_frozen():
     for value in (StageResult(stage="s"), Timing(stage="s"), Terminal(kind=Kind.FAILED, request_id="me", stage="s")):
         with pytest.raises(TypeError, match="positional"):
             type(value)("s", "s", "s")
-        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        with pytest.raises(AttributeError):  # attrs' own is one
             value.stage = "t"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import attrs
 import pytest
 
 from omni_actors.lifecycle import (
@@ -183,7 +182,7 @@ def test_a_lease_that_was_given_up_names_its_stage():
 
 def test_decisions_are_frozen():
     for decision, field in ((Forward("s", 0, {}), "stage"), (Fail("s", rejected("s", "so")), "stage")):
-        with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        with pytest.raises(AttributeError):
             setattr(decision, field, "t")
     with pytest.raises(AttributeError, match="immutable"):
         Deliver(Output("me", "s", "text", text("a"))).output = None

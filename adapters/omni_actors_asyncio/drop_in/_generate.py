@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import attrs
+import msgspec
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm_omni.entrypoints.client_request_state import ClientRequestState
 from vllm_omni.entrypoints.omni_base import OmniBase
@@ -121,7 +121,7 @@ class Requests:
             outbox = self._outboxes.of(asyncio.get_running_loop())
             kinds = {name: _kind(params) for name, params in ask.sampling.items()}
             delta = {name: _delta(params) for name, params in ask.sampling.items()}
-            ask = attrs.evolve(ask, sampling=delta)
+            ask = msgspec.structs.replace(ask, sampling=delta)
             limit = self._bridge.omni.spec.limits.stream_bytes
             ticket = MeasuredTicket(self._bridge, ask, outbox, limit=limit)
             outbox.ask(ticket)
