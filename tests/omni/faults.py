@@ -16,7 +16,7 @@ from omni_actors.testing.os_state import Watch, descendants, shared_memory
 from .prompts import PROMPTS
 from .test_same_outputs import answer, same
 
-__all__ = ["LIMITS", "Fault", "Matrix", "failure", "faults"]
+__all__ = ["LIMITS", "Fault", "Matrix", "failure", "faults", "reached_the_last"]
 
 GONE_S = 5.0
 NOISE_S = 3.0
@@ -69,6 +69,14 @@ async def failure(stream) -> RequestFailed | None:
     return None
 
 
+async def reached_the_last(omni) -> None:
+    """Return when the last stage has work."""
+    last, leases = omni.spec.stages[-1].name, omni._handler.table.leases
+    with trio.fail_after(30):
+        while all(lease.stage != last for lease in leases.values()):  # noqa: ASYNC110  # a table tells nobody of itself
+            await trio.sleep(0.005)
+
+
 class Victim:
     """The current generation of a stage, and everything that must end with it."""
 
@@ -114,13 +122,15 @@ class Matrix:
         async with trio.open_nursery() as nursery:
             if self._text_is_out_of_it(fault):
                 await nursery.start(self._beside)
-            ended = await self._ask_and_hit(fault, victim)
+            ended, noticed = await self._ask_and_hit(fault, victim)
+        if not noticed:
+            ended += await self._ask_the_frozen(fault, victim)
         await victim.gone()
         await self._recovered(fault, victim)
         return f"{fault}: {ended}; right again after {trio.current_time() - struck_at:.0f} s"
 
-    async def _ask_and_hit(self, fault, victim) -> str:
-        """One request, and what became of it."""
+    async def _ask_and_hit(self, fault, victim) -> tuple[str, bool]:
+        """One request, and what became of it; and whether anybody can have noticed the fault by then."""
         async with self._omni.generate(self._prompt, request_id="mine") as mine:
             await self._until(fault.phase, mine)
             leases = self._omni._handler.table.leases.values()
@@ -133,11 +143,22 @@ class Matrix:
         is_with_it = self._stages[fault.stage] in held
         if error is None:  # it was not with that stage yet, and has waited for the next generation
             assert not is_with_it or fault.phase == "idle"
-            return f"finished by the next generation after {took_s:.0f} s"
+            noticed = fault.signum != signal.SIGSTOP
+            return f"finished {'by the next generation ' if noticed else ''}after {took_s:.0f} s", noticed
         self._judge(fault, victim, error)
         bound_s = LIMITS["hang_s"] if fault.signum == signal.SIGSTOP else 1.0
         assert took_s <= bound_s + NOISE_S + (0.0 if is_with_it else self._life_s)
-        return f"{type(error).__name__} after {took_s:.2f} s"
+        return f"{type(error).__name__} after {took_s:.2f} s", True
+
+    async def _ask_the_frozen(self, fault, victim) -> str:
+        """It had done its part and owed nothing, so nobody has looked at it. The next request finds out."""
+        asked_at = trio.current_time()
+        async with self._omni.generate(self._prompt, request_id="mine") as mine:
+            error = await failure(mine)
+        took_s = trio.current_time() - asked_at
+        self._judge(fault, victim, error)
+        assert took_s <= LIMITS["hang_s"] + NOISE_S + self._life_s
+        return f", the next one {type(error).__name__} after {took_s:.2f} s"
 
     async def _recovered(self, fault, victim) -> None:
         """It is back, nothing is left of what was, and the answer is right."""
@@ -174,14 +195,9 @@ class Matrix:
 
     async def _until(self, phase, stream) -> None:
         if phase == "waiting":
-            with trio.fail_after(30):
-                while not self._with_the_last():  # noqa: ASYNC110  # a table tells nobody when it changes
-                    await trio.sleep(0.005)
+            await reached_the_last(self._omni)
         elif phase == "stream":
             async for output in stream:
                 if output.modality == "audio":
                     return
             pytest.fail("it was never heard")
-
-    def _with_the_last(self) -> bool:
-        return any(lease.stage == self._stages[-1] for lease in self._omni._handler.table.leases.values())

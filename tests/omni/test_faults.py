@@ -26,7 +26,7 @@ from omni_actors.testing.os_state import Watch, children, descendants, shared_me
 from omni_actors.vllm_omni import pipeline
 from omni_actors.vllm_omni.tiny import options
 
-from .faults import LIMITS, Fault, Matrix, failure, faults
+from .faults import LIMITS, Fault, Matrix, failure, faults, reached_the_last
 from .prompts import PROMPTS
 from .test_same_outputs import segments
 from .watched import Watched, watch_engines
@@ -81,7 +81,7 @@ async def shut_down_in_recovery(omni, prompt):
     last = omni.spec.stages[-1].name
     everybody = Watch([each for pid in omni.pids().values() for each in (pid, *descendants(pid))])
     async with omni.generate(prompt) as stream:
-        await anext(stream)
+        await reached_the_last(omni)
         os.kill(omni.pids()[f"{last}/0"], signal.SIGKILL)
         assert isinstance(await failure(stream), StageFailed)
     begun = trio.current_time()
