@@ -45,8 +45,11 @@ class _Fleet:
     def __init__(self, count: int) -> None:
         self._workers = [subprocess.Popen(_WORKER, stdin=subprocess.DEVNULL) for _ in range(count)]
         if count:
+            from multiprocessing import resource_tracker
             from multiprocessing.shared_memory import SharedMemory
 
+            # Else it is started after the block is made, and whoever is killed in between leaves a name nobody knows.
+            resource_tracker.ensure_running()
             self._block = SharedMemory(create=True, size=4096)
 
     async def lose_one(self) -> None:

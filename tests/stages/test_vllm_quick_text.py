@@ -211,6 +211,13 @@ def test_what_is_beside_the_text_stays(frontend, untouched, prompt):
     assert rendered(frontend.renderer, prompt) == rendered(untouched, prompt)
 
 
+def test_the_end_token_is_looked_up_once(model, untouched, monkeypatch):
+    frontend = frontend_of(model)
+    assert frontend.renderer.get_eos_token_id() == untouched.get_eos_token_id() == 1
+    monkeypatch.setattr(frontend.renderer, "tokenizer", None)
+    assert frontend.renderer.get_eos_token_id() == 1
+
+
 def test_offsets_are_vllms_to_find(frontend, untouched):
     from dataclasses import replace
 

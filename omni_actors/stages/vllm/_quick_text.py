@@ -15,7 +15,7 @@ __all__ = ["MOST_CHARS", "QuickText"]
 MOST_CHARS = 4096
 """A fast tokenizer takes about a millisecond for this; longer texts are no matter of microseconds."""
 _SAMPLES = ("Two plus three?", " a  b\n\tc ", "Größe: 漢字 🙂, İx", "1,234.5 + 'it's' <b>&amp;</b>")
-_TAKEN_OVER = ("_tokenize_prompt", "_tokenize_prompt_async")
+_TAKEN_OVER = ("_tokenize_prompt", "_tokenize_prompt_async", "get_eos_token_id")
 _ENCODES = ("__call__", "_encode_plus", "_switch_to_input_mode", "_convert_encoding", "set_truncation_and_padding")
 """What a tokenizer class of somebody's own may have changed of the way to the token ids."""
 
@@ -44,12 +44,13 @@ class QuickText:
 
     def take_over(self) -> None:
         """Have the renderer itself find token ids this way, for all who use it: the callers of an AsyncOmni, vLLM's own
-        server. They save a thread as well, which its async methods send every text to. Once.
+        server. They save a thread as well, which its async methods send every text to. And the token that ends a text
+        is looked up once. To be called once.
         """
         renderer = self._renderer
         if not self.usable or not all(hasattr(renderer, name) for name in _TAKEN_OVER):
             return
-        theirs, theirs_async = (getattr(renderer, name) for name in _TAKEN_OVER)
+        theirs, theirs_async, _ = (getattr(renderer, name) for name in _TAKEN_OVER)
 
         def tokenized(prompt: Any, params: Any) -> Any:
             return self._tokenized(prompt, params) or theirs(prompt, params)
@@ -57,7 +58,9 @@ class QuickText:
         async def tokenized_async(prompt: Any, params: Any) -> Any:
             return self._tokenized(prompt, params) or await theirs_async(prompt, params)
 
-        for name, mine in zip(_TAKEN_OVER, (tokenized, tokenized_async), strict=True):
+        # Asked for every request, and each time looked up among all that the tokenizer calls special.
+        end = renderer.get_eos_token_id()
+        for name, mine in zip(_TAKEN_OVER, (tokenized, tokenized_async, lambda: end), strict=True):
             setattr(renderer, name, mine)
 
     def _tokenized(self, prompt: Any, params: Any) -> dict[str, Any] | None:
