@@ -36,6 +36,8 @@ class QuickText:
 
         Of what is no text as well.
         """
+        if not self.usable or not isinstance(text, str):
+            return None
         params = self._renderer.default_cmpl_tok_params
         if params.do_lower_case or params.pad_prompt_tokens is not None:
             return None
@@ -72,7 +74,7 @@ class QuickText:
 
     def _tokens(self, text: Any, params: Any) -> list[int] | None:
         """None where it is not for us to say: it is no short text, it is to be cut, or it is too long."""
-        if not self.usable or not isinstance(text, str) or not 0 < len(text) <= MOST_CHARS:
+        if not isinstance(text, str) or not 0 < len(text) <= MOST_CHARS:
             return None
         if params.truncate_prompt_tokens is not None:
             return None
