@@ -11,13 +11,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from omni_actors.stages.vllm._prompts import MOST_CHARS, MOST_TOKENS
+
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 __all__ = ["Cost", "is_long"]
 
 _LIGHT_S = 0.001
-_MOST_CHARS, _MOST_TOKENS = 4096, 32_768
 
 
 class Cost:
@@ -58,8 +59,8 @@ class _Call:
 def is_long(prompt: Any) -> bool:
     """Whether a user's prompt has to be looked at in a thread: sound, pictures, long texts, and what is no prompt."""
     if isinstance(prompt, str):
-        return len(prompt) > _MOST_CHARS
+        return len(prompt) > MOST_CHARS
     if not isinstance(prompt, Mapping) or prompt.get("multi_modal_data"):
         return True
     tokens = prompt.get("prompt_token_ids")
-    return is_long(prompt.get("prompt")) if tokens is None else len(tokens) > _MOST_TOKENS
+    return is_long(prompt.get("prompt")) if tokens is None else len(tokens) > MOST_TOKENS

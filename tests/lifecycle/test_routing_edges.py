@@ -182,7 +182,7 @@ def test_a_lease_that_was_given_up_names_its_stage():
 
 def test_decisions_are_frozen():
     for decision, field in ((Forward("s", 0, {}), "stage"), (Fail("s", rejected("s", "so")), "stage")):
-        with pytest.raises(AttributeError):
+        with pytest.raises(AttributeError, match="immutable"):
             setattr(decision, field, "t")
     with pytest.raises(AttributeError, match="immutable"):
         Deliver(Output("me", "s", "text", text("a"))).output = None

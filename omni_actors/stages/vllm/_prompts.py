@@ -15,9 +15,10 @@ from omni_actors._errors import InvalidRequest
 
 from ._quick_text import MOST_CHARS, QuickText
 
-__all__ = ["PromptRenderer", "check_prompt", "is_chat"]
+__all__ = ["MOST_CHARS", "MOST_TOKENS", "PromptRenderer", "check_prompt", "is_chat"]
 
-_HEAVY_TOKENS = 32_768
+MOST_TOKENS = 32_768
+"""Of what is rendered at once, as ``MOST_CHARS`` of text."""
 _TOKEN_KEYS = frozenset(("type", "prompt_token_ids"))
 _PROMPT_KEYS = ("prompt_token_ids", "prompt", "prompt_embeds", "encoder_prompt", "type")
 
@@ -77,11 +78,11 @@ class PromptRenderer:
         if isinstance(prompt, Mapping):
             tokens = prompt["prompt_token_ids"] if prompt.get("type") == "token" else _only_tokens(prompt)
             if tokens is not None:
-                return len(tokens) > _HEAVY_TOKENS
+                return len(tokens) > MOST_TOKENS
             return "prompt" not in prompt or len(prompt) > 1 or self.heavy(prompt["prompt"])
         if is_chat(prompt):
             return not _short(prompt) or self._lock.locked()
-        return len(prompt) > _HEAVY_TOKENS
+        return len(prompt) > MOST_TOKENS
 
     def render(self, prompt: Any, *, tokenization: Mapping[str, Any], chat: Mapping[str, Any]) -> Any:
         """Engine input. ``tokenization`` and ``chat`` are vLLM's tokenization_kwargs and chat_template_kwargs."""
