@@ -84,12 +84,16 @@ class Plan:
 
 
 class Graph:
-    """All stages of a pipeline. Raises ConfigError for one that cannot work (unknown names, cycles, useless edges)."""
+    """All stages of a pipeline. Raises ConfigError for one that cannot work (unknown names, cycles, useless edges).
+
+    ``chained``: whether some of its stages hand their results to each other in chunks.
+    """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = _by_name(nodes)
         self.order = _topological(self.nodes)
         self.modalities = tuple(dict.fromkeys(node.output for node in self.order if node.output))
+        self.chained = any(node.chained for node in self.order)
         self._partitioned = _partitioned(self.order)
         self._plans: dict[frozenset[str], Plan] = {}
         if not self.modalities:

@@ -319,7 +319,8 @@ class RequestHandler:
             replica.client.abort(keys)
 
     def _closed(self, record: Record) -> None:
-        if record.terminal is not None and record.terminal.kind is not Kind.FINISHED:
+        # A finish leaves chunks too: of a stage that nobody listened to, or whose listener had had enough.
+        if record.terminal is not None and (record.terminal.kind is not Kind.FINISHED or self.graph.chained):
             for request_over in {self.stages[node.name].request_over for node in record.plan.order}:
                 if request_over is not None:
                     request_over(record.key)

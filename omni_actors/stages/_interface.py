@@ -185,8 +185,9 @@ class Launcher(Protocol):
 class EngineKind(Protocol):
     """One kind of engine, found by entry point ``omni_actors.engines``.
 
-    A kind may have ``request_over(key)``: called when a request that had work for one of its stages has ended without
-    being finished, and all its engines have confirmed it. ``key`` is what the keys of its leases begin with.
+    A kind may have ``request_over(key)``: called when a request that had work for one of its stages has ended, and all
+    its engines have confirmed it; where no stages hand each other chunks, only of one that is not finished. ``key`` is
+    what the keys of its leases begin with.
     """
 
     hang_s: float

@@ -70,7 +70,7 @@ class OmniKind(VllmKind):
         return OmniFrontend(spec)
 
     def request_over(self, key: str) -> None:
-        """This request has ended without being finished: what its stages had for each other is nobody's any more."""
+        """This request has ended: what its stages had for each other is nobody's any more."""
         if self._sweeper is None:
             self._sweeper = Sweeper()
         self._sweeper.sweep([key])

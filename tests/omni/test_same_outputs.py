@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import trio
 
+from omni_actors import Kind
 from omni_actors.runtime import open_omni
 from omni_actors.vllm_omni import pipeline
 from omni_actors.vllm_omni.tiny import options
@@ -94,6 +95,7 @@ async def agree(model, names, tmp_path, tokens_each=16, **more):
         crowd = [*names, *names]
         for name, found in zip(crowd, await several(omni, crowd), strict=True):
             same(found, expected[name])
+        await finishes_that_leave_something(omni, names[0], leftovers | before)
         await aborts(omni, names, leftovers | before)
         same(await answer(omni, names[0]), expected[names[0]])
     assert segments() <= leftovers | before
@@ -155,6 +157,18 @@ async def gone(before):
     with trio.fail_after(10):  # the workers' threads clean up behind the abort
         while not segments() <= before:  # noqa: ASYNC110  # a folder tells nobody when it changes
             await trio.sleep(0.05)
+
+
+async def finishes_that_leave_something(omni, name, before):
+    """What is made for a stage that the request does not go to, or that has enough before all has come, goes too."""
+    prompt, stages = PROMPTS[name](omni.spec.stages[0].model), omni.spec.stages
+    if stages[0].output == "text":
+        async with omni.generate(prompt, modalities=["text"]) as stream:
+            assert (await stream.result()).kind is Kind.FINISHED
+    if stages[1].output is None:
+        async with omni.generate(prompt, {stages[1].name: {"max_tokens": 1}}) as stream:
+            assert (await stream.result()).kind is Kind.FINISHED
+    await gone(before)
 
 
 async def left_after(omni, name, read):

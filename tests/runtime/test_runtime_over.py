@@ -7,11 +7,12 @@ import signal
 import pytest
 import trio
 
-from omni_actors import StageFailed, open_omni
+from omni_actors import Kind, StageFailed, open_omni
 from omni_actors.config import InputSpec
 from omni_actors.testing import FAKE_CORE
 from omni_actors.testing.rigs import core, pipeline
 
+REPEAT = "omni_actors.testing.pipelines:repeat_prompt"
 LONG = {"a": {"max_tokens": 1000}}
 
 
@@ -53,3 +54,15 @@ async def test_of_a_finish_nobody_is_told(world, autojump_clock, told):
             await stream.result()
         omni.check()
     assert told == []
+
+
+@pytest.mark.parametrize("modalities", [["audio"], ["text"]])
+async def test_where_stages_hand_each_other_chunks_it_is_told_of_every_end(world, autojump_clock, told, modalities):
+    """A stage that nobody listened to, or whose listener had had enough, has made chunks that nobody reads."""
+    edge = InputSpec(stage="a", mode="chunks")
+    spec = pipeline(core("a", output="text"), core("b", inputs=(edge,), transform=REPEAT, output="audio"))
+    async with open_omni(spec, world=world) as omni:
+        async with omni.generate("x", {"a": {"max_tokens": 2}}, modalities=modalities) as stream:
+            assert (await stream.result()).kind is Kind.FINISHED
+        omni.check()
+    assert told == [stream.key]

@@ -61,3 +61,19 @@ def test_it_lives_on_where_somebody_else_was_faster(tmp_path, monkeypatch):
     fill(tmp_path, "3-ab_0_0")
     sweeper.sweep(["3-ab"])
     holds(tmp_path, ())
+
+
+def test_one_look_is_for_all_that_ended_meanwhile(tmp_path, monkeypatch):
+    looks = []
+    listdir = os.listdir
+    monkeypatch.setattr(
+        _sweeper,
+        "os",
+        SimpleNamespace(listdir=lambda path: looks.append(path) or listdir(path), path=os.path, unlink=os.unlink),
+    )
+    fill(tmp_path, *(f"{number:x}-ab_0_0" for number in range(200)))
+    sweeper = _sweeper.Sweeper(str(tmp_path), (0.0, 0.1), pause_s=0.2)
+    for number in range(200):
+        sweeper.sweep([f"{number:x}-ab"])
+    holds(tmp_path, ())
+    assert len(looks) <= 4
