@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.util import Finalize
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -105,6 +106,7 @@ def host(
             config, executor = configure(payload)
     except Exception as error:
         _leave(BAD_ARGUMENTS, f"no engine can be made of these arguments: {_words(error)}")
+    _track_shared_memory(executor)
     try:
         run(config, _announcing(executor, termination), payload)
     except SystemExit as end:
@@ -137,6 +139,18 @@ def end_worker_quickly() -> None:
     # The first that is registered runs last.
     atexit.register(lambda: _leave(0) if clean == [True] else None)
     _end_quickly()
+
+
+def _track_shared_memory(executor: type[Any]) -> None:
+    """Start Python's resource tracker before the first memory that an engine shares with its workers.
+
+    It would start with that memory: who is killed in the tens of milliseconds between the two leaves a name that nobody
+    knows to be ours.
+    """
+    from vllm.v1.executor.multiproc_executor import MultiprocExecutor
+
+    if issubclass(executor, MultiprocExecutor):
+        resource_tracker.ensure_running()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""The floor of ``bench asyncio``: little code, but a correct crossing, or else its numbers would say nothing."""
+"""The floors of ``bench asyncio`` and ``serve``: little code, but correct, or else their numbers would say nothing."""
 
 import asyncio
 import threading
@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import uvloop
 from omni_actors_asyncio.benches.floor import Threaded
+from omni_actors_asyncio.benches.floor_server import _Served
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
@@ -23,10 +24,15 @@ class FakeLLM:
     model_config, renderer = "config", "renderer"
 
     def __init__(self):
-        self.acts, self.collectors, self.thread = [], {}, threading.get_ident()
+        self.acts, self.collectors, self.thread, self.more = [], {}, threading.get_ident(), []
 
-    async def add_request(self, request_id, prompt, params):
+    async def get_supported_tasks(self):
+        self._here("tasks", None)
+        return ("generate",)
+
+    async def add_request(self, request_id, prompt, params, **more):
         await asyncio.sleep(0)
+        self.more.append(more)
         self._here("add", request_id)
         if prompt == "bad":
             raise ValueError("a bad prompt")
@@ -65,13 +71,13 @@ class WatchedLoop:
         return self._loop.call_soon_threadsafe(*args)
 
 
-def conversation(test):
+def conversation(test, kind=Threaded):
     """Runs ``test(llm, fake, loop)`` on uvloop; the thread must be gone afterwards."""
 
     async def run():
         loop = WatchedLoop(asyncio.get_running_loop())
         made = []
-        llm = Threaded(loop, lambda: made.append(FakeLLM()) or made[0])
+        llm = kind(loop, lambda: made.append(FakeLLM()) or made[0])
         await llm.start()
         try:
             await asyncio.wait_for(test(llm, made[0], loop), 10)
@@ -170,6 +176,17 @@ def test_an_engine_that_dies_fails_its_readers():
             await reader
 
     conversation(test)
+
+
+def test_a_server_gets_the_rest_of_an_engine_client():
+    async def test(llm, fake, loop):
+        assert await llm.get_supported_tasks() == ("generate",)
+        assert llm.collectors is fake.collectors
+        outputs = [item.text async for item in llm.generate("early", DELTA, "r", priority=3)]
+        assert (outputs, fake.more) == (["early"], [{"priority": 3}])
+        assert fake.acts == [("tasks", None), ("add", "r")]
+
+    conversation(test, _Served)
 
 
 def test_what_cannot_be_made_is_said():

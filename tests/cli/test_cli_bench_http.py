@@ -131,7 +131,7 @@ def test_both_servers_are_asked_for_the_same_engine(tmp_path):
 
     serve._ours(stage, tmp_path, 1)
     deploy = (tmp_path / "bench.yaml").read_text()
-    options = serve._reference(stage, tmp_path, 1)
+    options = serve._theirs(serve._VLLM, stage, tmp_path, 1)
 
     for name, value in stage.engine_args.items():
         assert f"{name}: {str(value).lower() if value is True else value}" in deploy

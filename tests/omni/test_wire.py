@@ -89,11 +89,11 @@ def outputs():
     return OmniOutputs(AutoTokenizer.from_pretrained(WEIGHTS / "thinker"), makes="text", rate=None)
 
 
-def streamed_body(key):
+def streamed_body(key, kind="DELTA"):
     from vllm.sampling_params import RequestOutputKind, SamplingParams
 
     body = body_of(key)
-    body.sampling_params = SamplingParams(output_kind=RequestOutputKind.DELTA)
+    body.sampling_params = SamplingParams(output_kind=RequestOutputKind[kind])
     return body
 
 
@@ -112,6 +112,20 @@ def test_text_in_the_middle_takes_the_shortcut_and_the_last_output_knows_all_of_
     texts = [sink.native[0].text, *(text for text, _ in sink.short), last.text]
     assert "".join(texts) == last.cumulative_text
     assert last.cumulative_text
+
+
+def test_of_an_inner_stage_one_output_comes_and_knows_all_of_it(outputs):
+    from vllm.v1.engine import FinishReason
+
+    sink, key = Text(), "1-0a1b2c-0"
+    outputs.add(streamed_body(key, "FINAL_ONLY"), 0, sink)
+    for token in (4, 5, 6):
+        told(outputs, key, token)
+    told(outputs, key, 7, finish_reason=FinishReason.LENGTH)
+    (last,) = sink.native
+    assert list(last.token_ids) == list(last.cumulative_token_ids) == [4, 5, 6, 7]
+    assert last.text == last.cumulative_text
+    assert last.text
 
 
 @pytest.mark.parametrize("how", ["as it is", "packed"])

@@ -83,8 +83,12 @@ TOKENS = st.lists(st.lists(st.integers(3, 40), min_size=1, max_size=3), min_size
     st.sampled_from([{}, {"stop": ["seven"]}, {"stop_token_ids": [7]}, {"skip_special_tokens": False}]),
     st.integers(1, 2),
     st.lists(st.sampled_from(["default", "new"]), min_size=8, max_size=8),
+    st.sampled_from(["DELTA", "FINAL_ONLY", "CUMULATIVE"]),
 )
-def test_the_same_pieces_either_way(tokenizer, tokens, finish, params, interval, versions):
+def test_the_same_pieces_either_way(tokenizer, tokens, finish, params, interval, versions, kind):
+    from vllm.sampling_params import RequestOutputKind
+
+    params = {**params, "output_kind": RequestOutputKind[kind]}
     last = len(tokens) - 1
     steps = [
         step("k", ids, finish=finish if n == last else None, version=version)
@@ -107,6 +111,22 @@ def test_the_first_and_the_last_output_meet_the_processor(tokenizer):
 
     assert sink.short == 2
     assert [tokens for _, tokens, _, _ in sink.pieces] == [[5], [6], [7], [8]]
+
+
+def test_what_is_told_as_a_whole_meets_the_processor_twice_too(tokenizer, monkeypatch):
+    from vllm.sampling_params import RequestOutputKind
+
+    text, sink, met = processor(tokenizer, shortcuts=True), Heard(), []
+    process = text._processor.process_outputs
+    monkeypatch.setattr(
+        text._processor, "process_outputs", lambda outputs, *a, **k: met.extend(outputs) or process(outputs, *a, **k)
+    )
+    text.add(body("k", output_kind=RequestOutputKind.FINAL_ONLY), 0, sink)
+    for each in (step("k", [5]), step("k", [6]), step("k", [7]), step("k", [8], finish="LENGTH")):
+        text.process(each.outputs, each)
+
+    assert [output.new_token_ids for output in met] == [[5], [8]]
+    assert [(tokens, finish) for _, tokens, finish, _ in sink.pieces] == [([5, 6, 7, 8], "length")]
 
 
 @pytest.mark.parametrize("params", [{"stop": ["seven"]}, {"logprobs": 1}, {"prompt_logprobs": 1}])

@@ -98,12 +98,15 @@ class Threaded:
         self._there.call_soon_threadsafe(self._asks.put_nowait, None)
         self._thread.join()
 
-    async def generate(self, prompt: Any, params: Any, request_id: str) -> AsyncIterator[Any]:
-        """See vLLM's. Whatever ends it before the last output posts the abort and waits for nothing."""
+    async def generate(self, prompt: Any, params: Any, request_id: str, **more: Any) -> AsyncIterator[Any]:
+        """See vLLM's. ``more``: of its ``add_request``.
+
+        Whatever ends it before the last output posts the abort and waits for nothing.
+        """
         from vllm.v1.engine.output_processor import RequestOutputCollector
 
         reader, finished = RequestOutputCollector(params.output_kind, request_id), False
-        self._inward.add(partial(self._submit, reader, prompt, params))
+        self._inward.add(partial(self._submit, reader, prompt, params, more))
         try:
             while not finished:
                 output = reader.get_nowait() or await reader.get()
@@ -136,10 +139,10 @@ class Threaded:
                 await ask()
         self._llm.shutdown()
 
-    async def _submit(self, reader: RequestOutputCollector, prompt: Any, params: Any) -> None:
+    async def _submit(self, reader: RequestOutputCollector, prompt: Any, params: Any, more: dict[str, Any]) -> None:
         deliver = partial(self._hand_over, reader)
         try:
-            collector = await self._llm.add_request(reader.request_id, prompt, params)
+            collector = await self._llm.add_request(reader.request_id, prompt, params, **more)
             if (early := collector.get_nowait()) is not None:
                 deliver(early)
         except Exception as error:

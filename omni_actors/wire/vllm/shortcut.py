@@ -1,8 +1,9 @@
 """The quick way of an output that is text and tokens alone, past the processor that would make an object of it.
 
 A RequestOutput costs as much as all else that we do for a token, and in the middle of most requests it carries nothing
-more than text and tokens. Such a *plain* request (DELTA, no stop strings, no log probabilities) meets the processor
-with its first and its last output; those in between go to its vLLM detokenizer directly.
+more than text and tokens. Such a *plain* request (no stop strings, no log probabilities) meets the processor with its
+first and its last output; those in between go to its vLLM detokenizer directly. Of a request that is told as a whole
+(FINAL_ONLY, as in the stages that nobody listens to) they are nobody's until the last one comes.
 """
 
 from __future__ import annotations
@@ -28,13 +29,17 @@ _KNOWN = frozenset((
 """The fields of an output whose meaning we know. An engine that says more is left to the processor altogether."""
 
 
+_KINDS = frozenset(("DELTA", "FINAL_ONLY"))
+"""Of RequestOutputKind. What is told again and again from the beginning is the processor's."""
+
+
 class _Plain:
-    """One plain request: its state in the processor, and its sink."""
+    """One plain request: its state in the processor, and who hears its pieces, if anybody."""
 
-    __slots__ = ("detokenizer", "sink", "state", "version")
+    __slots__ = ("detokenizer", "listener", "state", "version")
 
-    def __init__(self, state: Any, sink: Sink) -> None:
-        self.state, self.sink, self.detokenizer = state, sink, state.detokenizer
+    def __init__(self, state: Any, listener: Sink | None) -> None:
+        self.state, self.listener, self.detokenizer = state, listener, state.detokenizer
         self.version: str | None = None
 
 
@@ -63,7 +68,8 @@ class Shortcut:
     def add(self, body: Any, sink: Sink) -> None:
         """A new request, which the processor has: is it plain?"""
         if self._usable and _is_plain(body) and (state := self._states[body.request_id]).detokenizer is not None:
-            self._plain[body.request_id] = _Plain(state, sink)
+            as_it_comes = body.sampling_params.output_kind.name == "DELTA"
+            self._plain[body.request_id] = _Plain(state, sink if as_it_comes else None)
 
     def drop(self, keys: Iterable[str]) -> list[str]:
         """Silence these requests, plain or not, before the processor forgets them: it would put one last, aborted
@@ -93,7 +99,8 @@ class Shortcut:
             else:
                 tokens, detokenizer = output.new_token_ids, request.detokenizer
                 detokenizer.update(tokens, False)
-                request.sink.put_text(detokenizer.get_next_output_text(False, True), tokens)
+                if request.listener is not None:
+                    request.listener.put_text(detokenizer.get_next_output_text(False, True), tokens)
         return rest
 
 
@@ -110,7 +117,7 @@ def _is_plain(body: Any) -> bool:
     params = body.sampling_params
     return (
         params is not None
-        and params.output_kind.name == "DELTA"
+        and params.output_kind.name in _KINDS
         and params.detokenize
         and not params.stop
         and params.num_logprobs is None
