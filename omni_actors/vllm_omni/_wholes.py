@@ -1,0 +1,104 @@
+"""In an engine's process: what nobody reads before its end is told at its end.
+
+vLLM's engine tells its host of every token. Of a request that is told as a whole (FINAL_ONLY: what a stage makes that
+nobody listens to) the host only adds them up; with few requests in flight each of them wakes it for that. So they are
+added up here. What comes with anything but tokens is told at once, and so are the first output, which says that the
+request has begun, and one in so many, so that the last one never takes the host long.
+"""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["Wholes", "tell_wholes"]
+
+_MOST = 64
+"""Tokens that are held back of one request."""
+_TOKENS = ("request_id", "new_token_ids")
+
+
+def tell_wholes(scheduler: type[Any]) -> None:
+    """Have this class of schedulers do so. In the engine's own process, before it makes one."""
+    update, finish = scheduler.update_from_output, scheduler.finish_requests
+
+    def update_from_output(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _of(self).tell(update(self, *args, **kwargs), self.requests)
+
+    def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+        finished = finish(self, *args, **kwargs)
+        _of(self).forget(self.requests)
+        return finished
+
+    scheduler.update_from_output, scheduler.finish_requests = update_from_output, finish_requests
+
+
+def _of(scheduler: Any) -> Wholes:
+    try:
+        made: Wholes = scheduler._omni_actors_wholes
+    except AttributeError:
+        made = scheduler._omni_actors_wholes = Wholes()
+    return made
+
+
+class Wholes:
+    """What one scheduler holds back: token ids by request."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, list[int]] = {}
+        self._more: Any = None
+
+    def tell(self, steps: dict[int, Any] | None, requests: Mapping[str, Any]) -> dict[int, Any] | None:
+        """Of these EngineCoreOutputs by client, what is to be told now. ``requests``: vLLM's, those not finished."""
+        for client, step in list(steps.items()) if steps else ():
+            if not step.outputs:
+                continue
+            step.outputs = [output for output in step.outputs if not self._holds(output, requests)]
+            if not (step.outputs or step.scheduler_stats or step.finished_requests):
+                assert steps is not None
+                del steps[client]
+        return steps
+
+    def forget(self, requests: Mapping[str, Any]) -> None:
+        """Of those that are not among them any more."""
+        for name in self._held.keys() - requests.keys():
+            del self._held[name]
+
+    def _holds(self, output: Any, requests: Mapping[str, Any]) -> bool:
+        """Whether it is held back; if not, what was held back before goes with it."""
+        name, held = output.request_id, self._held.get(output.request_id)
+        if held is None:
+            if output.finish_reason is None and _is_whole(requests.get(name)):
+                self._held[name] = []  # the first one is told
+            return False
+        if len(held) < _MOST and self._says_tokens_alone(output):
+            held += output.new_token_ids
+            return True
+        output.new_token_ids = held + output.new_token_ids
+        if output.finish_reason is None:
+            self._held[name] = []
+        else:
+            del self._held[name]
+        return False
+
+    def _says_tokens_alone(self, output: Any) -> bool:
+        if self._more is None:
+            self._more = attrgetter(*(name for name in output.__struct_fields__ if name not in _TOKENS))
+        for value in self._more(output):
+            if value is not None and value is not False and not (type(value) is int and value == 0):
+                return False
+        return True
+
+
+def _is_whole(request: Any) -> bool:
+    """Stop strings are looked for by the host, token by token. A session's pieces are told as they end."""
+    params = getattr(request, "sampling_params", None)
+    return (
+        params is not None
+        and params.output_kind.name == "FINAL_ONLY"
+        and not params.stop
+        and not getattr(request, "resumable", False)
+    )
