@@ -26,7 +26,8 @@ def tell_wholes(scheduler: type[Any]) -> None:
     update, finish = scheduler.update_from_output, scheduler.finish_requests
 
     def update_from_output(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return _of(self).tell(update(self, *args, **kwargs), self.requests)
+        made = update(self, *args, **kwargs)
+        return _of(self).tell(made, self.requests) if made else made
 
     def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
         finished = finish(self, *args, **kwargs)
@@ -51,16 +52,16 @@ class Wholes:
         self._held: dict[str, list[int]] = {}
         self._more: Any = None
 
-    def tell(self, steps: dict[int, Any] | None, requests: Mapping[str, Any]) -> dict[int, Any] | None:
+    def tell(self, steps: Mapping[int, Any], requests: Mapping[str, Any]) -> Mapping[int, Any]:
         """Of these EngineCoreOutputs by client, what is to be told now. ``requests``: vLLM's, those not finished."""
-        for client, step in list(steps.items()) if steps else ():
-            if not step.outputs:
-                continue
-            step.outputs = [output for output in step.outputs if not self._holds(output, requests)]
-            if not (step.outputs or step.scheduler_stats or step.finished_requests):
-                assert steps is not None
-                del steps[client]
-        return steps
+        return {client: step for client, step in steps.items() if self._tells(step, requests)}
+
+    def _tells(self, step: Any, requests: Mapping[str, Any]) -> bool:
+        """Whether there is still something to tell. A step without outputs says something else."""
+        if not step.outputs:
+            return True
+        step.outputs = [output for output in step.outputs if not self._holds(output, requests)]
+        return bool(step.outputs or step.scheduler_stats or step.finished_requests)
 
     def forget(self, requests: Mapping[str, Any]) -> None:
         """Of those that are not among them any more."""
