@@ -76,18 +76,12 @@ def test_sigkill_while_it_streams(run_base, watch, stopped):
         assert list(run_base.iterdir()) == []
 
 
-def program(pid: int) -> str:
-    """What it runs, for the words of a failure."""
-    path = Path(f"/proc/{pid}/cmdline")
-    return path.read_bytes().replace(b"\0", b" ").decode() if path.exists() else f"{pid} is gone"
-
-
 def test_sigkill_while_it_starts(run_base, watch):
     with host(str(HERE / "runtime_host_program.py"), "60") as process:
         until_it_says(process, "the vocoder is ready")
-        pids = descendants(process.pid)
-        everybody = watch(*pids)
-        assert len(everybody.fds) == 4, [program(pid) for pid in pids]
+        # The reaper and three engines; while an engine imports, Python's ctypes has children of its own for moments.
+        assert len(children(process.pid)) == 4
+        everybody = watch(*descendants(process.pid))
         process.kill()
         assert everybody.alive_after(5) == set()
         assert list(run_base.iterdir()) == []
