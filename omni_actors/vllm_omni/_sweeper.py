@@ -55,7 +55,7 @@ class Sweeper:
 
     def _learn(self) -> None:
         """Wait for a request that is over, until the next look is due; with none due, for as long as it takes."""
-        due = min((over + delay_s for delay_s, names in self._rounds for over, _ in list(names)[:1]), default=None)
+        due = min((names[0][0] + delay_s for delay_s, names in self._rounds if names), default=None)
         with contextlib.suppress(queue.Empty):
             self._rounds[0][1].append(self._over.get(timeout=None if due is None else max(0.0, due - time.monotonic())))
             while True:

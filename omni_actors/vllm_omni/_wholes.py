@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 __all__ = ["Wholes", "tell_wholes"]
 
@@ -30,8 +30,10 @@ def tell_wholes(scheduler: type[Any]) -> None:
         return _of(self).tell(made, self.requests) if made else made
 
     def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
+        before = set(self.requests)
         finished = finish(self, *args, **kwargs)
-        _of(self).forget(self.requests)
+        # Not whoever is gone besides: it may have ended in the step that is being applied, and is still to be told.
+        _of(self).forget(before - self.requests.keys())
         return finished
 
     scheduler.update_from_output, scheduler.finish_requests = update_from_output, finish_requests
@@ -63,10 +65,10 @@ class Wholes:
         step.outputs = [output for output in step.outputs if not self._holds(output, requests)]
         return bool(step.outputs or step.scheduler_stats or step.finished_requests)
 
-    def forget(self, requests: Mapping[str, Any]) -> None:
-        """Of those that are not among them any more."""
-        for name in self._held.keys() - requests.keys():
-            del self._held[name]
+    def forget(self, names: Iterable[str]) -> None:
+        """Nobody wants to hear of these requests any more."""
+        for name in names:
+            self._held.pop(name, None)
 
     def _holds(self, output: Any, requests: Mapping[str, Any]) -> bool:
         """Whether it is held back; if not, what was held back before goes with it."""

@@ -17,12 +17,14 @@ class Scheduler:
     def __init__(self):
         self.requests = {}
 
-    def update_from_output(self, made):
+    def update_from_output(self, made, given_up=()):
         from vllm.v1.engine import EngineCoreOutputs
 
         for name, *_, more in made:
             if more.get("finish_reason") is not None:
                 del self.requests[name]
+        if given_up:
+            self.finish_requests(given_up, None)
         return {0: EngineCoreOutputs(outputs=[output(*each) for each in made])}
 
     def finish_requests(self, names, status):
@@ -105,6 +107,16 @@ def test_of_an_aborted_one_nothing_is_kept(scheduler):
     assert scheduler._omni_actors_wholes._held == {}
     begin(scheduler, "a")
     assert told(scheduler, ("a", [7])) == [("a", [7])]
+
+
+def test_one_that_is_given_up_while_a_step_is_applied_takes_nothing_from_another_that_ends_with_it(scheduler):
+    for name in ("a", "b"):
+        begin(scheduler, name)
+    for tokens in ([1], [2]):
+        told(scheduler, ("a", tokens), ("b", tokens))
+    steps = scheduler.update_from_output([("a", [3], end())], given_up=["b"])
+    assert [(each.request_id, each.new_token_ids) for each in steps[0].outputs] == [("a", [2, 3])]
+    assert scheduler._omni_actors_wholes._held == {}
 
 
 def test_a_step_with_statistics_is_told_all_the_same(scheduler):
