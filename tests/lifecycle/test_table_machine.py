@@ -27,6 +27,9 @@ from ._world import BYTES, SLOTS, World, graphs
 REACHED = Counter()
 """What the runs of the machine came to: a plan that was not reached is not proved."""
 
+EXAMPLES = 500
+"""With a hundred, three runs of eight missed one of the plans; with these, none of twelve."""
+
 picks = st.integers(0, 2**16)
 
 
@@ -245,7 +248,8 @@ class Lifecycle(RuleBasedStateMachine):
 
 def test_the_table_agrees_with_its_engines_whatever_happens():
     REACHED.clear()
-    run_state_machine_as_test(Lifecycle, settings=settings(deadline=None, suppress_health_check=[HealthCheck.too_slow]))
+    patient = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    run_state_machine_as_test(Lifecycle, settings=patient)
     ended_in = {f"{state.name} ended" for state in LeaseState} - {"ENDED ended"}
     planned = {kind.value for kind in Kind} | ended_in | {"withdrawn", "death", "outlived a death", "late"}
     planned |= {"widened", "a companion failed"}
