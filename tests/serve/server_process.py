@@ -88,13 +88,17 @@ class ServerProcess:
     def client(self, **headers: str) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, headers=headers)
 
-    def child(self, command: str) -> int:
-        """The pid of the one child whose command line has this in it."""
-        (pid,) = [
+    def children(self, command: str) -> list[int]:
+        """The pids of the children whose command lines have this in them."""
+        return [
             pid
             for pid in descendants(self.process.pid)
             if command in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
         ]
+
+    def child(self, command: str) -> int:
+        """The pid of the only one."""
+        (pid,) = self.children(command)
         return pid
 
     def signal(self, number: signal.Signals) -> None:
