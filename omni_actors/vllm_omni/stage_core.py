@@ -21,9 +21,12 @@ def main() -> None:
 
 def _configure(payload: dict[str, Any]) -> tuple[Any, type[Any]]:
     from omni_actors.vllm_omni._plan import prepare_engine, stage_plan
+    from omni_actors.vllm_omni._wholes import tell_wholes
 
     prepare_engine(payload["devices"])
     plan = stage_plan(payload["model"], payload["options"], payload["stage_id"])
+    if not plan.metadata.final_output:
+        tell_wholes(plan.vllm_config.scheduler_config.get_scheduler_cls())
     return plan.vllm_config, plan.executor
 
 
