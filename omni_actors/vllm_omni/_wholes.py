@@ -3,8 +3,8 @@
 vLLM's engine tells its host of every token. Of a request that is told as a whole (FINAL_ONLY: what a stage makes that
 nobody listens to) the host only adds them up; with few requests in flight each token wakes it for that. So they wait
 here for each other: tokens are added up, and what comes with tensors is kept as it is, one after the other. What comes
-with anything else is told at once. So are the first output, which says that the request has begun, and one at least
-every quarter of a second, which says that the engine is alive.
+with anything else is told at once. So are the first output, which says that the request has begun, and whatever there
+is in every quarter of a second, of all requests in one message: it says that the engine is alive.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["tell_wholes"]
 
 _MOST = 64
 """Steps of one request that are held back: so many at once take its host no time that another would notice."""
-_LONGEST_S = 0.25
-"""For so long: far less than any ``hang_s``."""
+_TURN_S = 0.25
+"""What is held back is told in every turn of the clock: far less than any ``hang_s``."""
 _TOKENS = frozenset(("request_id", "new_token_ids", "num_generation_tokens"))
 _TENSORS = frozenset(("multimodal_output", "pooling_output", "pooling_output_payload"))
 
@@ -35,7 +35,7 @@ def tell_wholes(scheduler: type[Any], now: Callable[[], float] = monotonic) -> N
 
     def update_from_output(self: Any, *args: Any, **kwargs: Any) -> Any:
         made = update(self, *args, **kwargs)
-        return _of(self).tell(made, self.requests, now()) if made else made
+        return _of(self).tell(made, self.requests, int(now() / _TURN_S)) if made else made
 
     def finish_requests(self: Any, *args: Any, **kwargs: Any) -> Any:
         held = _of(self)
@@ -57,12 +57,12 @@ def _of(scheduler: Any) -> _Wholes:
 
 
 class _Held:
-    """Of one request: the outputs not told yet, of how many steps, and when it was told last."""
+    """Of one request: the outputs not told yet, of how many steps, and in which turn of the clock it was told last."""
 
-    __slots__ = ("_mergeable", "outputs", "steps", "told_at")
+    __slots__ = ("_mergeable", "outputs", "steps", "turn")
 
-    def __init__(self, told_at: float) -> None:
-        self.told_at = told_at
+    def __init__(self, turn: int) -> None:
+        self.turn = turn
         self.outputs: list[Any] = []
         self.steps = 0
         self._mergeable = False
@@ -75,8 +75,8 @@ class _Held:
         self.steps += 1
         self._mergeable = mergeable
 
-    def full(self, now: float) -> bool:
-        return self.steps >= _MOST or now - self.told_at >= _LONGEST_S
+    def full(self, turn: int) -> bool:
+        return self.steps >= _MOST or turn != self.turn
 
 
 class _Wholes:
@@ -95,33 +95,33 @@ class _Wholes:
         for name in names:
             del self._held[name]
 
-    def tell(self, steps: Mapping[int, Any], requests: Mapping[str, Any], now: float) -> dict[int, Any]:
+    def tell(self, steps: Mapping[int, Any], requests: Mapping[str, Any], turn: int) -> dict[int, Any]:
         """Of these EngineCoreOutputs by client, what is to be told now. ``requests``: those not finished."""
-        return {client: step for client, step in steps.items() if self._tells(step, requests, now)}
+        return {client: step for client, step in steps.items() if self._tells(step, requests, turn)}
 
-    def _tells(self, step: Any, requests: Mapping[str, Any], now: float) -> bool:
+    def _tells(self, step: Any, requests: Mapping[str, Any], turn: int) -> bool:
         """Whether there is still something to tell. A step without outputs says something else."""
         if not step.outputs:
             return True
-        step.outputs = [told for output in step.outputs for told in self._told(output, requests, now)]
+        step.outputs = [told for output in step.outputs for told in self._told(output, requests, turn)]
         return bool(step.outputs or step.scheduler_stats or step.finished_requests)
 
-    def _told(self, output: Any, requests: Mapping[str, Any], now: float) -> list[Any]:
+    def _told(self, output: Any, requests: Mapping[str, Any], turn: int) -> list[Any]:
         """What is to be told now that this has been made: nothing, or it with all that was held back before it."""
         name, ends = output.request_id, output.finish_reason is not None
         held = self._held.get(name)
         if held is None:
             if not ends and _is_whole(requests.get(name)):
-                self._held[name] = _Held(now)
+                self._held[name] = _Held(turn)
             return [output]
         tensors, urgent = self._brings(output)
         held.add(output, mergeable=not tensors)
-        if not (ends or urgent or held.full(now)):
+        if not (ends or urgent or held.full(turn)):
             return []
         if ends:
             del self._held[name]
         else:
-            self._held[name] = _Held(now)
+            self._held[name] = _Held(turn)
         return held.outputs
 
     def _brings(self, output: Any) -> tuple[bool, bool]:

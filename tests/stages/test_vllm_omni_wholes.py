@@ -6,6 +6,8 @@ import warnings
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from omni_actors.vllm_omni._wholes import tell_wholes
 
@@ -100,11 +102,22 @@ def test_it_is_told_several_times_a_second_that_the_engine_is_alive(scheduler):
     """However long a step takes: silence is how a host knows that an engine hangs."""
     begin(scheduler, "a")
     at = []
-    for number in range(100):
-        type(scheduler).now = number * 0.1
-        if told(scheduler, ("a", [number])) is not None:
-            at.append(number)
-    assert at == list(range(0, 100, 3))
+    for tenth in range(21):
+        type(scheduler).now = tenth / 10
+        if told(scheduler, ("a", [tenth])) is not None:
+            at.append(tenth)
+    assert at == [0, 3, 5, 8, 10, 13, 15, 18, 20]
+
+
+def test_that_is_told_of_all_requests_in_one_message(scheduler):
+    for name in ("a", "b"):
+        begin(scheduler, name)
+    told(scheduler, ("a", [1]))
+    type(scheduler).now = 0.2
+    told(scheduler, ("a", [2]), ("b", [1]))
+    type(scheduler).now = 0.3
+    assert told(scheduler, ("a", [3]), ("b", [2])) == [("a", [2, 3]), ("b", [2])]
+    assert told(scheduler, ("a", [4]), ("b", [3])) is None
 
 
 def test_others_are_told_of_every_token(scheduler):
@@ -176,3 +189,63 @@ def test_a_step_with_statistics_is_told_all_the_same(scheduler):
     scheduler.stats = SchedulerStats()
     (step,) = scheduler.update_from_output([("a", [2], {})]).values()
     assert (step.outputs, step.scheduler_stats) == ([], scheduler.stats)
+
+
+NAMES = ("a", "b", "c")
+MORE = {
+    "tokens": {},
+    "tensors": {"multimodal_output": {"hidden": object()}},
+    "urgent": {"kv_transfer_params": {"x": 1}},
+    "end": {"finish_reason": FinishReason.STOP},
+    "end with tensors": {"finish_reason": FinishReason.STOP, "multimodal_output": {"hidden": object()}},
+}
+MADE = st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(0, 3), st.sampled_from([*MORE])))
+STEPS = st.lists(st.tuples(MADE, st.sets(st.sampled_from(NAMES)), st.floats(0, 0.2)), max_size=120)
+
+
+class Told:
+    """What was made and what was told of one request: numbered tokens, and how many tensors came before each."""
+
+    def __init__(self):
+        self.made, self.told, self.tensors_made, self.tensors_told = [], [], 0, 0
+
+    def make(self, count, more):
+        tokens = list(range(len(self.made), len(self.made) + count))
+        self.made += tokens
+        self.tensors_made += "multimodal_output" in more
+        return tokens
+
+    def hear(self, output):
+        self.told += output.new_token_ids
+        self.tensors_told += output.multimodal_output is not None
+        assert self.told == self.made[: len(self.told)], "a token is missing, or told twice"
+
+    @property
+    def heard_all(self):
+        return (self.told, self.tensors_told) == (self.made, self.tensors_made)
+
+
+@given(STEPS)
+def test_whatever_happens_who_ends_has_been_told_all_in_order_and_silence_is_short(steps):
+    kind = type("Ours", (Scheduler,), {"now": 0.0})
+    tell_wholes(kind, lambda: kind.now)
+    scheduler, live = kind(), {}
+    for made, aborted, passed in steps:
+        kind.now += passed
+        scheduler.finish_requests([name for name in aborted if live.pop(name, None)], None)
+        for name in made.keys() - live.keys():
+            begin(scheduler, name)
+            live[name] = Told()
+        outputs = [(name, live[name].make(count, MORE[more]), MORE[more]) for name, (count, more) in made.items()]
+        turn, told = int(kind.now / 0.25), scheduler.update_from_output(outputs)
+        for output in told[0].outputs if told else []:
+            live[output.request_id].hear(output)
+        for name, _, more in outputs:
+            if not {"finish_reason", "kv_transfer_params"}.isdisjoint(more):
+                assert live[name].heard_all
+            if live[name].heard_all:
+                live[name].turn = turn
+            assert live[name].turn == turn, "it made something in this turn of the clock and has told nothing in it"
+            if "finish_reason" in more:
+                del live[name]
+        assert held(scheduler) <= live.keys()
