@@ -27,7 +27,7 @@ help:
 	@echo "make chaos-omni 1000 aborts at random points on vLLM-Omni's stages (N, SEED), and the whole failure matrix on them"
 	@echo "make lint       ruff, mypy --strict and the layer contracts"
 	@echo "make bench      every benchmark, as tables"
-	@echo "make bench-omni against vLLM-Omni, in its environment (25 minutes; ONLY=chain1,q25)"
+	@echo "make bench-omni against vLLM-Omni, in its environment (40 minutes; ONLY=chain1,q25)"
 	@echo "make prove      10,000 simulated scenarios, every invariant checked (EXAMPLES=, SEED=)"
 	@echo "make mutants    a seeded bug per invariant, each found by its own checker on three seeds"
 	@echo "make mutation   mutation testing of the sans-I/O core: scores and survivors (20 minutes)"
