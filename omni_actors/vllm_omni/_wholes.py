@@ -93,7 +93,7 @@ class _Wholes:
     def forget(self, names: Iterable[str]) -> None:
         """Nobody wants to hear of these requests any more."""
         for name in names:
-            del self._held[name]
+            self._held.pop(name, None)  # finishing some may finish them again, within
 
     def tell(self, steps: Mapping[int, Any], requests: Mapping[str, Any], turn: int) -> dict[int, Any]:
         """Of these EngineCoreOutputs by client, what is to be told now. ``requests``: those not finished."""

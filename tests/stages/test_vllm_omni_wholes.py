@@ -163,6 +163,24 @@ def test_of_an_aborted_one_nothing_is_kept(scheduler):
     assert held(scheduler) == set()
 
 
+def test_finishing_may_finish_again_within(scheduler):
+    plain = Scheduler.finish_requests
+
+    class Twice(Scheduler):
+        def finish_requests(self, names, status):
+            if status is None:
+                return self.finish_requests(names, "again")
+            return plain(self, names, status)
+
+    tell_wholes(Twice)
+    twice = Twice()
+    begin(twice, "a")
+    told(twice, ("a", [1]))
+    told(twice, ("a", [2]))
+    twice.finish_requests(["a"], None)
+    assert held(twice) == set()
+
+
 @pytest.mark.parametrize("more", [{}, {"finish_reason": FinishReason.STOP}])
 def test_another_of_the_same_name_does_not_get_its_tokens(scheduler, more):
     begin(scheduler, "a")
